@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kafkalite.broker.replica.delayed_operation import DelayedOperation, WatchedPartition
-from kafkalite.errors import KafkaError, RequestTimedOut
+from kafkalite.errors import KafkaError, NotEnoughReplicasAfterAppend, RequestTimedOut
 from kafkalite.protocol.results import PartitionAppendResult, ProduceResponse
 
 if TYPE_CHECKING:
@@ -42,7 +42,9 @@ class DelayedProduce(DelayedOperation):
     Complete when, for every partition that it wrote to,
     A  the high watermark has passed its last record, or
     B  the partition has failed or is no longer led here (its result has the error), or
-    C  the request has timed out: open results get REQUEST_TIMED_OUT (their records may still be
+    C  too few replicas are in sync although the high watermark has passed it (its result has
+       NOT_ENOUGH_REPLICAS_AFTER_APPEND), or
+    D  the request has timed out: open results get REQUEST_TIMED_OUT (their records may still be
        committed later; the client retries with the same sequence).
 
     The results are those in the lists of `uncommitted`; `response`, if given, is made of them.
@@ -79,12 +81,15 @@ class DelayedProduce(DelayedOperation):
         for appends in self._uncommitted.values():
             for append in appends:
                 if not self._is_complete(append):
-                    self._fail(append, RequestTimedOut())  # C
+                    self._fail(append, RequestTimedOut())  # D
         return self._response
 
     def _is_complete(self, append: UncommittedAppend) -> bool:
         partition = append.partition
         if partition.high_watermark > append.last_offset:  # A
+            replication = partition.replication
+            if replication is not None and not replication.isr.may_have_min_isr:  # C
+                self._fail(append, NotEnoughReplicasAfterAppend())
             return True
         if partition.error is not None:  # B
             self._fail(append, partition.error)

@@ -3,17 +3,19 @@
     log start ──────────── last stable offset ──── high watermark ──── log end
                             read_committed ends     consumers end       followers end
 
-The leader is the only replica (replication comes later), so a record is committed as soon as it has
-the configured durability: in `fsync` mode when a flush has covered it, otherwise when the write
-call has returned.
+If the leader is the only replica, a record is committed as soon as it has the configured
+durability: in `fsync` mode when a flush has covered it, otherwise when the write call has returned.
+With followers, LeaderReplication decides.
 
-Left out: followers and the ISR.
+Left out: the broker leads partitions with one replica only.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from kafkalite.broker.replica.isr import InSyncReplicas, IsrRules
+from kafkalite.broker.replica.leader_replication import LeaderReplication
 from kafkalite.broker.request_metrics import TopicTraffic
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
@@ -22,10 +24,11 @@ from kafkalite.storage.log.segment_grants import SegmentGrant, grant
 from kafkalite.storage.state.durability import Durability
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from kafkalite.broker.replica.delayed_operation import DelayedOperation
     from kafkalite.config.settings import Settings
+    from kafkalite.coordination.replication.partition_image import PartitionImage
     from kafkalite.records.control import TransactionMarker
     from kafkalite.records.decode_steps import DecodeSteps
     from kafkalite.records.file_slice import FileSlice
@@ -50,8 +53,8 @@ class Partition:
     """One partition led by this node."""
 
     __slots__ = ("error", "flush_timer", "flushes_always", "flushing", "high_watermark", "index",
-                 "is_loading", "leader_epoch", "log", "marker_listener", "topic", "topic_id",
-                 "traffic", "waiting")  # fmt: skip
+                 "commits_at_append", "is_loading", "leader_epoch", "log", "marker_listener",
+                 "replication", "topic", "topic_id", "traffic", "waiting")  # fmt: skip
 
     def __init__(
         self, log: Log, leader_epoch: int, settings: Settings, traffic: TopicTraffic | None = None
@@ -65,6 +68,8 @@ class Partition:
         self.high_watermark = log.end_offset
         if Durability.of(settings).flushes_each_append:
             self.high_watermark = min(log.end_offset, log.durable_offset)
+        self.replication: LeaderReplication | None = None
+        """The followers; None if this is the only replica."""
         self.lead(leader_epoch)
         self.waiting: dict[DelayedOperation, int | None] = {}
         """Delayed operations that wait for this partition; for a fetch, its position there."""
@@ -87,9 +92,30 @@ class Partition:
         if leader_epoch > self.log.leader_epochs.latest:
             self.log.leader_epochs.assign(leader_epoch, self.log.end_offset)
 
+    def lead_with_followers(
+        self,
+        image: PartitionImage,
+        rules: IsrRules,
+        node_epoch_of: Callable[[int], int | None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        """Lead the partition in its epoch, with all replicas of `image`."""
+        self.lead(image.leader_epoch)
+        isr = InSyncReplicas(
+            image,
+            rules,
+            node_epoch_of,
+            epoch_start=self.log.end_offset,
+            high_watermark=self.high_watermark,
+            now_ms=now_ms(),
+        )
+        self.replication = LeaderReplication(isr, self.log, now_ms)
+        self.commits_at_append = False
+
     def reconfigure(self, settings: Settings) -> None:
         """Apply new topic settings."""
         self.flushes_always = Durability.of(settings).flushes_each_append
+        self.commits_at_append = not self.flushes_always and self.replication is None
         self.advance()
 
     @property
@@ -128,7 +154,7 @@ class Partition:
             validated=validated,
             guard=guard,
         )
-        if not self.flushes_always:
+        if self.commits_at_append:
             self.high_watermark = self.log.end_offset
         traffic = self.traffic
         traffic.messages_in += appended.last_offset - appended.base_offset + 1
@@ -145,7 +171,7 @@ class Partition:
         appended = self.log.append_marker(marker, self.leader_epoch)
         if listener is not None:
             listener.marker_appended(marker)
-        if not self.flushes_always:
+        if self.commits_at_append:
             self.high_watermark = self.log.end_offset
         self._forget_transactions()
         return appended
@@ -161,8 +187,11 @@ class Partition:
         return self.log.config.compacts and not is_small
 
     def advance(self) -> bool:
-        """Advance the high watermark to the end of the durable records; return whether it moved."""
-        reached = self.log.durable_offset if self.flushes_always else self.log.end_offset
+        """Advance the high watermark to what is committed; return whether it moved."""
+        if self.replication is not None:
+            reached = self.replication.advance()
+        else:
+            reached = self.log.durable_offset if self.flushes_always else self.log.end_offset
         if reached <= self.high_watermark:
             return False
         self.high_watermark = reached

@@ -322,6 +322,8 @@ class ReplicaManager:
             raise InvalidRequiredAcks()
         partition = self.leader(topic, index)
         _check_may_write(client, partition.topic)
+        if required_acks == ACKS_ALL and partition.replication is not None:
+            partition.replication.check_min_isr()
         if not batch:
             raise InvalidRecord("A produce request must have exactly one batch per partition.")
         if len(batch) > ATTRIBUTES_LOW and batch[ATTRIBUTES_LOW] & TRANSACTIONAL:

@@ -1,0 +1,67 @@
+"""Divergence of a follower's log from its leader's, by leader epochs (KIP-320, KIP-595).
+
+    leader    epoch 3 [0, 40)   epoch 5 [40, …)
+    follower  epoch 3 [0, 50)                       fetches at 50, last epoch 3
+        leader ─▶ diverging: epoch 3 ends at 40     no records
+        follower truncates to 40, fetches at 40
+
+A follower never truncates to its high watermark, which lags behind the leader's: it would lose
+acknowledged records (KIP-101, KIP-279).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kafkalite.errors import OffsetOutOfRange
+from kafkalite.storage.state.leader_epochs import LeaderEpochCache
+
+NO_EPOCH = -1
+
+
+class EpochEnd(NamedTuple):
+    """The offset at which the records of a leader epoch end in a log."""
+
+    epoch: int
+    end_offset: int
+
+
+class LogRange(NamedTuple):
+    """The offsets of a log."""
+
+    start_offset: int
+    end_offset: int
+
+
+def diverging(
+    epochs: LeaderEpochCache, log: LogRange, fetch_offset: int, last_fetched_epoch: int
+) -> EpochEnd | None:
+    """Return where a follower's log diverges from this leader's; None if it does not.
+
+    Raises OffsetOutOfRange if the follower cannot find out from this log.
+    """
+    if fetch_offset < log.start_offset:
+        raise OffsetOutOfRange()
+    if last_fetched_epoch == NO_EPOCH:
+        if fetch_offset > log.end_offset:
+            raise OffsetOutOfRange()
+        return None
+    known = EpochEnd(*epochs.end_offset_for(last_fetched_epoch, log.end_offset))
+    if known.epoch == NO_EPOCH:
+        raise OffsetOutOfRange()
+    if known.epoch < last_fetched_epoch or known.end_offset < fetch_offset:
+        return known
+    return None
+
+
+def truncation_offset(leader: EpochEnd, epochs: LeaderEpochCache, end_offset: int) -> int:
+    """Return the offset to which a follower truncates its log, given the leader's answer.
+
+    If the follower never knew that epoch, the rest may still differ: its next fetch tells.  The
+    response is to a fetch with this log's latest epoch and end offset.
+    """
+    assert leader.epoch <= epochs.latest, "the leader was asked about the latest epoch"
+    own = EpochEnd(*epochs.end_offset_for(leader.epoch, end_offset))
+    if own.epoch == leader.epoch:
+        return min(leader.end_offset, own.end_offset, end_offset)
+    return min(own.end_offset, end_offset)

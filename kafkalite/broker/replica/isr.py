@@ -1,0 +1,324 @@
+"""InSyncReplicas: what the leader of a partition knows of its followers, and what follows from it.
+
+    fetch of a follower ─▶ its end offset, durable offset and time
+        ─▶ high watermark: what every in-sync replica has
+        ─▶ IsrProposal ─▶ the controller ─▶ its decision, or the next image
+
+While a proposal is pending, the ISR has two versions, and what holds must hold for both:
+
+    maximal ISR    committed and proposed members together; the high watermark counts these
+    minimal ISR    the members that both have; flushed copies are counted over these
+
+A follower is caught up if it has all records, or had all that there were when it fetched less than
+`replica.lag.time.max.ms` ago.  It may join the ISR once it has every record below the high
+watermark and the start of this leader epoch.  The high watermark waits for a follower that is
+caught up but has not joined yet, since otherwise it could never join.
+
+In `fsync` mode a record is committed once enough copies of it are flushed (DurableCopies): after a
+power loss all replicas may have lost what was not.
+
+The object decides only; it has no socket, log or timer.  Rules: KIP-679, KIP-841, KIP-903, KIP-966.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from kafkalite.coordination.replication.alter_partition import IsrMember, IsrProposal
+from kafkalite.coordination.replication.partition_image import PartitionImage, RecoveryState
+
+UNKNOWN = -1
+LONG_AGO = -(1 << 62)
+"""A time in ms that is before any other."""
+
+
+class DurableCopies(Enum):
+    """The number of flushed copies of a committed record."""
+
+    LEADER = "leader"
+    """The leader's: survives a power loss."""
+    MIN_ISR = "minisr"
+    """min.insync.replicas: also survives the loss of all of those disks but one."""
+    ALL = "all"
+    """All in-sync replicas."""
+
+
+class IsrRules(NamedTuple):
+    """Settings that decide about the ISR and the high watermark."""
+
+    lag_max_ms: int
+    min_isr: int = 1
+    durable_copies: DurableCopies | None = None
+    """None if a record is committed without a flush."""
+
+
+class LogEnds(NamedTuple):
+    """The end of a log: of what was appended, and of what was flushed."""
+
+    end_offset: int
+    durable_offset: int
+
+
+class FollowerFetch(NamedTuple):
+    """The state of a follower in its fetch: it has all records below `offset`."""
+
+    node_id: int
+    node_epoch: int
+    offset: int
+    durable_offset: int = UNKNOWN
+
+
+@dataclass(slots=True)
+class FollowerProgress:
+    """The state of one follower."""
+
+    end_offset: int = UNKNOWN
+    durable_offset: int = UNKNOWN
+    node_epoch: int = UNKNOWN
+    caught_up_ms: int = 0
+    """The latest time at which it had all records of the leader."""
+    fetched_ms: int = 0
+    leader_end_offset: int = 0
+    """The leader's end offset at its previous fetch."""
+
+    def fetched(self, fetch: FollowerFetch, leader_end_offset: int, now_ms: int) -> None:
+        """Note a fetch at a time when the leader's log ends at `leader_end_offset`."""
+        if fetch.offset >= leader_end_offset:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        elif fetch.offset >= self.leader_end_offset:
+            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+        self.end_offset, self.durable_offset = fetch.offset, fetch.durable_offset
+        self.node_epoch = fetch.node_epoch
+        self.fetched_ms, self.leader_end_offset = now_ms, leader_end_offset
+
+    def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_max_ms: int) -> bool:
+        """Return whether the follower keeps up with the leader."""
+        return self.end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_max_ms
+
+
+class InSyncReplicas:
+    """The followers of a partition that this node leads, for one leader epoch."""
+
+    def __init__(
+        self,
+        partition: PartitionImage,
+        rules: IsrRules,
+        node_epoch_of: Callable[[int], int | None],
+        *,
+        epoch_start: int,
+        high_watermark: int,
+        now_ms: int,
+    ) -> None:
+        """Begin to lead.
+
+        `node_epoch_of` returns the epoch of a node that may join the ISR, or None.  `epoch_start`
+        is the log end offset at which this leader epoch began.
+        """
+        self.partition = partition
+        self.rules = rules
+        self.high_watermark = high_watermark
+        self.pending: IsrProposal | None = None
+        """The proposal that was not answered yet.
+
+        It is sent to a controller process once, and again, as it is, only after that process has
+        ended: of two copies the first could be refused and the second be applied.
+        """
+        self._node_epoch_of = node_epoch_of
+        self._epoch_start = epoch_start
+        self._followers = {
+            node_id: FollowerProgress(caught_up_ms=now_ms if node_id in partition.isr else LONG_AGO)
+            for node_id in partition.replicas
+            if node_id != partition.leader
+        }
+
+    # -- progress ----------------------------------------------------------------------------
+
+    def knows(self, node_id: int) -> bool:
+        """Return whether a node is a follower of this partition."""
+        return node_id in self._followers
+
+    def fetched(self, fetch: FollowerFetch, leader_end_offset: int, now_ms: int) -> bool:
+        """Note a follower's fetch; return False, and note nothing, if its process is outdated.
+
+        Call it for fetches in this leader epoch that need no truncation only.
+        """
+        follower = self._followers.get(fetch.node_id)
+        known = self._node_epoch_of(fetch.node_id)
+        if follower is None or (known is not None and fetch.node_epoch < known):
+            return False
+        follower.fetched(fetch, leader_end_offset, now_ms)
+        return True
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """The nodes that are in the ISR before or after the pending proposal."""
+        return frozenset(self.partition.isr).union(self._proposed())
+
+    @property
+    def minimal_isr(self) -> frozenset[int]:
+        """The nodes that are in the ISR before and after the pending proposal."""
+        return frozenset(self.partition.isr).intersection(self._proposed())
+
+    def _proposed(self) -> Iterable[int]:
+        if self.pending is None:
+            return self.partition.isr
+        return (member.node_id for member in self.pending.isr)
+
+    @property
+    def has_min_isr(self) -> bool:
+        """True if enough replicas are in sync for a produce request with acks=all."""
+        return len(self.partition.isr) >= self._min_isr
+
+    @property
+    def may_have_min_isr(self) -> bool:
+        """True if enough replicas are in sync, counting those that a pending proposal adds."""
+        return len(self.maximal_isr) >= self._min_isr
+
+    @property
+    def _min_isr(self) -> int:
+        return self.partition.effective_min_isr(self.rules.min_isr)
+
+    def advance(self, leader: LogEnds, now_ms: int) -> bool:
+        """Advance the high watermark to what is committed; return whether it moved."""
+        if not self.has_min_isr:
+            return False
+        reached = min(leader.end_offset, self._replicated(leader.end_offset, now_ms))
+        if self.rules.durable_copies is not None:
+            reached = min(reached, self._durable(leader, self.minimal_isr, self.maximal_isr))
+        if reached <= self.high_watermark:
+            return False
+        self.high_watermark = reached
+        return True
+
+    def _replicated(self, leader_end_offset: int, now_ms: int) -> int:
+        """Return the end of the records that every replica has which must have them."""
+        maximal = self.maximal_isr
+        return min(
+            (
+                follower.end_offset
+                for node_id, follower in self._followers.items()
+                if node_id in maximal or self._is_joining(node_id, leader_end_offset, now_ms)
+            ),
+            default=leader_end_offset,
+        )
+
+    def _is_joining(self, node_id: int, leader_end_offset: int, now_ms: int) -> bool:
+        follower = self._followers[node_id]
+        return self._is_eligible(node_id) and follower.is_caught_up(
+            leader_end_offset, now_ms, self.rules.lag_max_ms
+        )
+
+    def _durable(self, leader: LogEnds, minimal: Collection[int], maximal: Collection[int]) -> int:
+        """Return the end of the records that are flushed on enough replicas."""
+        copies = self.rules.durable_copies
+        if copies is DurableCopies.LEADER:
+            return leader.durable_offset
+        if copies is DurableCopies.ALL:
+            return min(self._durable_offsets(leader, maximal))
+        flushed = sorted(self._durable_offsets(leader, minimal), reverse=True)
+        wanted = min(self._min_isr, len(flushed))
+        return flushed[wanted - 1]
+
+    def _durable_offsets(self, leader: LogEnds, nodes: Iterable[int]) -> list[int]:
+        followers = (self._followers[n] for n in nodes if n != self.partition.leader)
+        return [leader.durable_offset, *(follower.durable_offset for follower in followers)]
+
+    # -- proposals ---------------------------------------------------------------------------
+
+    def propose(self, leader: LogEnds, now_ms: int) -> IsrProposal | None:
+        """Return the next proposal, which is pending from now on, or None.
+
+        Followers join before others leave: a proposal does one of both.
+        """
+        if self.pending is not None:
+            return None
+        committed = self.partition.isr
+        joining = [node_id for node_id in self._followers if self._may_join(node_id)]
+        isr = committed + tuple(joining)
+        if not joining:
+            isr = self._without_lagging(leader, now_ms)
+        is_settled = self._is_settled(leader, isr)
+        must_settle = bool(self.partition.witnesses) and is_settled
+        must_recover = self.partition.recovery_state is RecoveryState.RECOVERING
+        if isr == committed and not must_settle and not must_recover:
+            return None
+        self.pending = IsrProposal(
+            self.partition.leader_epoch,
+            self.partition.partition_epoch,
+            [self._member(node_id) for node_id in isr],
+            is_settled=is_settled,
+        )
+        return self.pending
+
+    def _member(self, node_id: int) -> IsrMember:
+        follower = self._followers.get(node_id)
+        return IsrMember(node_id) if follower is None else IsrMember(node_id, follower.node_epoch)
+
+    def _is_eligible(self, node_id: int) -> bool:
+        """Return whether the process that fetches is the one that may join the ISR."""
+        known = self._node_epoch_of(node_id)
+        return known is not None and known == self._followers[node_id].node_epoch
+
+    def _may_join(self, node_id: int) -> bool:
+        follower = self._followers[node_id]
+        return (
+            node_id not in self.partition.isr
+            and self._is_eligible(node_id)
+            and follower.end_offset >= max(self.high_watermark, self._epoch_start)
+            and (
+                self.rules.durable_copies is not DurableCopies.ALL
+                or follower.durable_offset >= self.high_watermark
+            )
+        )
+
+    def _without_lagging(self, leader: LogEnds, now_ms: int) -> tuple[int, ...]:
+        """Return the committed ISR without the followers that lag.
+
+        They stay until what is committed is flushed on enough of the others: the controller then
+        needs no witness of it.
+        """
+        isr = tuple(
+            node_id
+            for node_id in self.partition.isr
+            if node_id == self.partition.leader
+            or self._followers[node_id].is_caught_up(
+                leader.end_offset, now_ms, self.rules.lag_max_ms
+            )
+        )
+        if self.rules.durable_copies is None:
+            return isr
+        is_flushed = self._durable(leader, isr, isr) >= self.high_watermark
+        return isr if is_flushed else self.partition.isr
+
+    def _is_settled(self, leader: LogEnds, isr: tuple[int, ...]) -> bool:
+        """Return whether all that earlier leaders may have committed is flushed on enough of the
+        members that stay."""
+        if self.rules.durable_copies is None:
+            return True
+        staying = self.minimal_isr.intersection(isr)
+        flushed = self._durable(leader, staying, self.maximal_isr.union(isr))
+        return flushed >= max(self.high_watermark, self._epoch_start)
+
+    # -- decisions of the controller ---------------------------------------------------------
+
+    def refused(self) -> None:
+        """Note that the pending proposal was certainly not applied (INELIGIBLE_REPLICA)."""
+        self.pending = None
+
+    def update(self, partition: PartitionImage) -> bool:
+        """Take a decision or a newer image of the partition, in this leader epoch; return whether
+        it is new."""
+        assert partition.leader_epoch == self.partition.leader_epoch, "one object leads one epoch"
+        if partition.partition_epoch <= self.partition.partition_epoch:
+            return False
+        self.pending = None
+        for node_id in partition.replicas:
+            if node_id != partition.leader and node_id not in self._followers:
+                self._followers[node_id] = FollowerProgress(caught_up_ms=LONG_AGO)
+        for node_id in set(self._followers) - set(partition.replicas):
+            del self._followers[node_id]
+        self.partition = partition
+        return True

@@ -1,0 +1,403 @@
+"""Replicated partitions under random faults: elections, ISR changes, reassignments, lost messages.
+
+Events are chosen at random from one seed: produces, fetches, messages that are delivered late,
+twice or never, processes that are killed or hang, nodes that are fenced while they run, disks that
+are replaced, and the controller's decisions.  After each event these hold:
+
+- a record that was visible at an offset (below a leader's high watermark) never changes
+- an elected leader has every record that was visible or acknowledged before
+- a leader epoch has one leader
+- a follower never truncates records below its high watermark (ReplicaLog.truncate)
+
+Once all is healed, every partition has a leader, all replicas are in sync and have the same log.
+
+Left out: power loss, after which a leader is elected by log ends; unclean elections.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from kafkalite.coordination.image import (
+    ClusterImage,
+    NodeImage,
+    TopicImage,
+    node_record,
+    topic_records,
+)
+from kafkalite.coordination.machine import DecisionResult
+from kafkalite.coordination.replication import leadership, reassignment
+from kafkalite.coordination.replication.alter_partition import (
+    IsrDecision,
+    PartitionProposal,
+    alter_partitions,
+)
+from kafkalite.coordination.replication.partition_change import PartitionRules
+from kafkalite.coordination.replication.partition_image import NO_LEADER, PartitionImage
+from kafkalite.errors import KafkaError, StaleBrokerEpoch
+from tests.simulation.replica_node import (
+    Fetch,
+    FetchResponse,
+    PartitionId,
+    Replica,
+    ReplicaNode,
+)
+
+TOPIC_ID = bytes(range(16))
+CONTROLLER = 0
+MESSAGES_MAX = 40
+FETCH_COUNT_MAX = 5
+
+
+class ReplicationSimulation:
+    """One run."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now_ms = 0
+        self.factor = self.random.choice([2, 3, 3])
+        self.min_isr = self.random.randint(1, 2)
+        self.counts: Counter[str] = Counter()
+        self.messages: list[tuple[int, int, Any]] = []
+        self.visible: dict[PartitionId, dict[int, tuple[int, int]]] = {}
+        self.deleted_to: Counter[PartitionId] = Counter()
+        self.leaders: dict[tuple[PartitionId, int], int] = {}
+        self.checked: dict[tuple[int, PartitionId], int] = {}
+        self.next_value = 0
+        self.image = ClusterImage()
+        self.log: list[Any] = []
+        count = self.random.choice([3, 3, 4, 5])
+        self.nodes = {
+            n: ReplicaNode(n, self.min_isr, lambda: self.now_ms) for n in range(1, count + 1)
+        }
+        self._found(self.random.choice([1, 1, 1, 2]))
+        self.events: list[tuple[int, Callable[[], object]]] = [
+            (30, self.produce), (60, self.fetch), (90, self.deliver), (20, self.propose),
+            (50, self.apply_metadata), (12, self.advance_clock), (3, self.kill), (8, self.restart),
+            (2, self.fence_running), (12, self.unfence), (4, self.detect), (2, self.replace_disk),
+            (2, self.reassign), (2, self.cancel), (2, self.prefer), (3, self.lose_message),
+            (3, self.duplicate_message), (2, self.delete_records), (2, self.shut_down),
+        ]  # fmt: skip
+
+    def _found(self, partitions: int) -> None:
+        images = {}
+        for index in range(partitions):
+            replicas = tuple(self.random.sample([*self.nodes], self.factor))
+            images[index] = PartitionImage(replicas[0], 0, replicas, replicas)
+            self.visible[TOPIC_ID, index] = {}
+        self.decide([node_record(NodeImage(CONTROLLER, "", 0))])
+        self.decide([node_record(NodeImage(n, "h", n, node_epoch=1)) for n in self.nodes])
+        self.decide([*topic_records(TopicImage("t", TOPIC_ID, images))])
+        for node in self.nodes.values():
+            node.acknowledged, node.became_leader = self.acknowledged, self.became_leader
+            node.is_running, node.node_epoch = True, 1
+
+    def run(self, steps: int) -> None:
+        """Run random events, then heal everything and check that the replicas converge."""
+        weights = [weight for weight, _ in self.events]
+        for event in self.random.choices([event for _, event in self.events], weights, k=steps):
+            event()
+            self.counts[event.__name__] += 1
+            self.check()
+        self.heal()
+
+    # -- controller --------------------------------------------------------------------------
+
+    def decide(self, records: list[Any]) -> None:
+        for record in records:
+            self.image.replay(record)
+        self.log += records
+
+    def do(self, result: DecisionResult[Any]) -> Any:
+        self.decide([*result.records])
+        return result.response
+
+    def rules_of(self, topic: TopicImage) -> PartitionRules:
+        return PartitionRules(self.min_isr)
+
+    def leave(self, node_id: int, *, fenced: bool, shutting_down: bool = False) -> None:
+        while self.do(leadership.leave(self.image, node_id, self.rules_of, 1)):
+            pass
+        self._set_state(node_id, fenced=fenced, shutting_down=shutting_down)
+
+    def _set_state(self, node_id: int, *, fenced: bool, shutting_down: bool = False) -> None:
+        node_epoch = self.image.nodes[node_id].node_epoch
+        state = leadership.set_state(
+            self.image, node_id, fenced=fenced, shutting_down=shutting_down, node_epoch=node_epoch
+        )
+        self.do(state)
+
+    # -- events ------------------------------------------------------------------------------
+
+    def any_node(self) -> ReplicaNode:
+        return self.random.choice([*self.nodes.values()])
+
+    def any_partition(self) -> PartitionId:
+        return self.random.choice([*self.visible])
+
+    def produce(self) -> None:
+        at = self.any_partition()
+        for node in self.random.sample([*self.nodes.values()], len(self.nodes)):
+            if node.is_running and node.leads(at):
+                self.next_value += 1
+                node.produce(at, self.next_value)
+                return
+
+    def fetch(self) -> None:
+        node = self.any_node()
+        if node.is_running and len(self.messages) < MESSAGES_MAX:
+            found = node.fetch(self.any_partition())
+            if found is not None:
+                self.messages.append((node.node_id, *found))
+
+    def propose(self) -> None:
+        node = self.any_node()
+        if node.is_running:
+            self._propose(node, self.any_partition())
+
+    def _propose(self, node: ReplicaNode, at: PartitionId) -> None:
+        """Send a proposal, unless it or its response is on its way: see InSyncReplicas.pending."""
+        if not any(
+            CONTROLLER in (sender, receiver) and content[:2] == (node.node_epoch, node.node_id)
+            for sender, receiver, content in self.messages
+        ):
+            proposal = node.proposal(at)
+            if proposal is not None:
+                message = (node.node_epoch, node.node_id, proposal)
+                self.messages.append((node.node_id, CONTROLLER, message))
+
+    def deliver(self) -> None:
+        if self.messages:
+            self._deliver(self.messages.pop(self.random.randrange(len(self.messages))))
+
+    def _deliver(self, message: tuple[int, int, Any]) -> None:
+        sender, receiver, content = message
+        if receiver == CONTROLLER:
+            self._alter(*content)
+            return
+        node = self.nodes[receiver]
+        if not node.is_running:
+            return
+        if isinstance(content, Fetch):
+            response = node.fetched(content, self.random.randint(1, FETCH_COUNT_MAX))
+            if response is not None:
+                self.messages.append((receiver, sender, response))
+        elif isinstance(content, FetchResponse):
+            node.received(content)
+        else:
+            node_epoch, _, decision = content
+            if node_epoch == node.node_epoch:
+                node.decided(decision)
+
+    def _alter(self, node_epoch: int, sender: int, proposal: PartitionProposal) -> None:
+        try:
+            decided = self.do(
+                alter_partitions(self.image, sender, node_epoch, [proposal], self.rules_of)
+            )
+        except StaleBrokerEpoch:
+            return
+        for decision in decided:
+            assert isinstance(decision, IsrDecision)
+            self.messages.append((CONTROLLER, sender, (node_epoch, sender, decision)))
+
+    def apply_metadata(self) -> None:
+        node = self.any_node()
+        if node.is_running and node.image_offset < len(self.log):
+            count = self.random.choice([1, 2, 5, len(self.log), len(self.log)])
+            node.apply(self.log[node.image_offset :][:count])
+
+    def advance_clock(self) -> None:
+        self.now_ms += self.random.choice([1, 10, 100, 500, 1_500])
+
+    def kill(self) -> None:
+        self.any_node().stop()
+
+    def detect(self) -> None:
+        """The launcher reports the processes that have ended."""
+        for node in self.nodes.values():
+            if not node.is_running and not self.image.nodes[node.node_id].fenced:
+                self.leave(node.node_id, fenced=True)
+
+    def restart(self) -> None:
+        """A new process of a node registers itself; it is fenced until it has its image."""
+        node = self.any_node()
+        if not node.is_running:
+            self._register(node)
+
+    def _register(self, node: ReplicaNode) -> None:
+        self.detect()
+        node.is_running = True
+        node.node_epoch += 1
+        self.do(
+            leadership.set_state(
+                self.image, node.node_id, fenced=True, shutting_down=False,
+                node_epoch=node.node_epoch,
+            )
+        )  # fmt: skip
+
+    def fence_running(self) -> None:
+        """A node's heartbeats are late: it is fenced, and goes on with the image it has."""
+        self.leave(self.any_node().node_id, fenced=True)
+
+    def shut_down(self) -> None:
+        node = self.any_node()
+        if node.is_running and not self.image.nodes[node.node_id].fenced:
+            self.leave(node.node_id, fenced=False, shutting_down=True)
+
+    def unfence(self) -> None:
+        node = self.any_node()
+        if node.is_running and node.image_offset == len(self.log):
+            self._set_state(node.node_id, fenced=False)
+            self.do(leadership.elect_missing(self.image, node.node_id, self.rules_of))
+
+    def replace_disk(self) -> None:
+        """A node comes back without its logs, if others have the records."""
+        self.detect()
+        node = self.any_node()
+        for at in self.visible:
+            partition = self.partition(at)
+            if not set(partition.isr + partition.elr) - {node.node_id}:
+                return
+        node.stop()
+        node.replicas.clear()
+        self._register(node)
+        while self.do(leadership.lose_tail(self.image, node.node_id, self.rules_of, 1)):
+            pass
+
+    def reassign(self) -> None:
+        at = self.any_partition()
+        target = self.random.sample([*self.nodes], self.factor)
+        topic = self.image.topics_by_id[at[0]]
+        self._try(lambda: reassignment.reassign(self.image, topic, at[1], target, self.rules_of))
+
+    def cancel(self) -> None:
+        at = self.any_partition()
+        topic = self.image.topics_by_id[at[0]]
+        self._try(lambda: reassignment.reassign(self.image, topic, at[1], None, self.rules_of))
+
+    def _try(self, decide: Callable[[], DecisionResult[Any]]) -> None:
+        try:
+            self.do(decide())
+        except KafkaError:
+            self.counts["refused"] += 1
+
+    def prefer(self) -> None:
+        at = self.any_partition()
+        located = (self.image.topics_by_id[at[0]], at[1], self.partition(at))
+        self.do(leadership.prefer(self.image, [located], self.rules_of))
+
+    def lose_message(self) -> None:
+        if self.messages:
+            self.messages.pop(self.random.randrange(len(self.messages)))
+
+    def duplicate_message(self) -> None:
+        if self.messages and len(self.messages) < MESSAGES_MAX:
+            message = self.random.choice(self.messages)
+            if CONTROLLER not in message[:2]:
+                self.messages.append(message)
+
+    def delete_records(self) -> None:
+        at = self.any_partition()
+        replica = self.any_node().replicas.get(at)
+        if replica is not None and replica.isr is not None:
+            log = replica.log
+            log.delete_to(self.random.randint(log.start_offset, log.high_watermark))
+            self.deleted_to[at] = max(self.deleted_to[at], log.start_offset)
+
+    # -- checks ------------------------------------------------------------------------------
+
+    def partition(self, at: PartitionId) -> PartitionImage:
+        return self.image.topics_by_id[at[0]].partitions[at[1]]
+
+    def acknowledged(self, at: PartitionId, offset: int, value: int) -> None:
+        known = self.visible[at].setdefault(offset, (-1, value))
+        assert known[1] == value, f"offset {offset} was acknowledged with another record"
+        self.counts["acknowledged"] += 1
+
+    def became_leader(self, at: PartitionId, replica: Replica) -> None:
+        assert replica.partition is not None
+        leader, epoch = replica.partition.leader, replica.partition.leader_epoch
+        assert self.leaders.setdefault((at, epoch), leader) == leader, "two leaders in one epoch"
+        if epoch < self.partition(at).leader_epoch:
+            return  # an old leader by now; records may have been acknowledged since
+        self.counts["elections"] += 1
+        self._check_complete(at, replica)
+
+    def _check_complete(self, at: PartitionId, replica: Replica) -> None:
+        log = replica.log
+        for offset, (_, value) in self.visible[at].items():
+            if offset >= max(log.start_offset, self.deleted_to[at]):
+                assert offset < log.end_offset, f"the leader lacks offset {offset}"
+                found = log.records[offset - log.start_offset]
+                assert found[1] == value, f"the leader has another record at {offset}"
+
+    def check(self) -> None:
+        """Check what leaders show to consumers."""
+        for node in self.nodes.values():
+            for at, replica in node.replicas.items():
+                log = replica.log
+                assert log.high_watermark <= log.end_offset
+                if replica.isr is None:
+                    continue
+                for offset in range(log.start_offset, log.high_watermark):
+                    record = log.records[offset - log.start_offset]
+                    known = self.visible[at].setdefault(offset, record)
+                    assert known[1] == record[1], f"the record at {offset} has changed"
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def heal(self, rounds: int = 60) -> None:
+        """Let every node run and every message arrive, and wait until the replicas agree."""
+        for node in self.nodes.values():
+            if not node.is_running:
+                self._register(node)
+        for _ in range(rounds):
+            self._heal_once()
+            if self._is_healed():
+                break
+        self.check()
+        for at in self.visible:
+            partition = self.partition(at)
+            assert partition.leader != NO_LEADER, f"no leader: {partition}"
+            assert set(partition.isr) == set(partition.replicas), f"not in sync: {partition}"
+            assert not partition.adding and not partition.removing and not partition.elr
+            logs = [self.nodes[n].replicas[at].log for n in partition.replicas]
+            leader = self.nodes[partition.leader].replicas[at]
+            self._check_complete(at, leader)
+            assert all(log.high_watermark == log.end_offset for log in logs), "not committed"
+            start = max(log.start_offset for log in logs)
+            tails = [log.records[start - log.start_offset :] for log in logs]
+            assert all(tail == tails[0] for tail in tails), "replicas differ"
+
+    def _heal_once(self) -> None:
+        self.now_ms += 50
+        for node in self.nodes.values():
+            node.apply(self.log[node.image_offset :])
+            state = self.image.nodes[node.node_id]
+            if not state.is_active:
+                self._set_state(node.node_id, fenced=False)
+                node.apply(self.log[node.image_offset :])
+            self.do(leadership.elect_missing(self.image, node.node_id, self.rules_of))
+        for at in self.visible:
+            for node in self.nodes.values():
+                self._propose(node, at)
+                found = node.fetch(at)
+                if found is not None:
+                    self.messages.append((node.node_id, *found))
+        while self.messages:
+            self._deliver(self.messages.pop(0))
+
+    def _is_healed(self) -> bool:
+        for at in self.visible:
+            partition = self.partition(at)
+            if partition.leader == NO_LEADER or set(partition.isr) != set(partition.replicas):
+                return False
+            logs = [self.nodes[n].replicas[at].log for n in partition.replicas]
+            if any(log.high_watermark != log.end_offset for log in logs):
+                return False
+            if partition.adding or partition.removing:
+                return False
+        return True
