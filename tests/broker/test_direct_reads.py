@@ -21,7 +21,6 @@ from kafkalite.errors import (
     KafkaStorageError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
-    ThrottlingQuotaExceeded,
     TopicAuthorizationFailed,
     UnknownLeaderEpoch,
     UnknownTopicId,
@@ -33,6 +32,7 @@ from kafkalite.records.batch import Record, batches, build
 from kafkalite.records.control import TransactionMarker
 from kafkalite.storage.compaction.cleaning import clean
 from kafkalite.storage.log.log_reader import read
+from kafkalite.storage.segment import aborted_lookup
 from kafkalite.storage.state.verification import NOT_REQUIRED
 from tests.broker.local_harness import LocalClient, LocalNode, batch_of, descriptor_count
 from tests.handlers.denying import Denying
@@ -152,14 +152,60 @@ def test_grant_is_smaller_the_more_aborted_transactions_it_has(host, local_clien
     assert [*dict.fromkeys(found)] == [*range(5_000)]
 
 
-def test_read_of_too_many_aborted_transactions_is_refused(host, local_client, monkeypatch):
-    monkeypatch.setattr(direct_reads, "ABORTED_MAX", 3)
-    abort_transactions(host, range(4), together=True)
-    read = {"isolation_level": READ_COMMITTED}
-    assert len(local_client.read(host.topic, **read)["aborted"]) <= 3
-    refused = local_client.read(host.topic, offset=3, **read)
-    assert refused["error_code"] == ThrottlingQuotaExceeded.code
-    assert local_client.read(host.topic, offset=3)["error_code"] == 0
+def test_grant_lists_no_transaction_without_a_batch_in_it(host, local_client, monkeypatch):
+    monkeypatch.setattr(direct_reads, "ABORTED_MAX", 30)
+    abort_transactions(host, range(100), together=True)
+    offset = 0
+    while offset < 200:
+        grant = local_client.read(
+            host.topic, offset=offset, size_max=1 << 20, isolation_level=READ_COMMITTED
+        )
+        assert grant["error_code"] == 0
+        found = [each.header for each in batches(local_client.content(grant))]
+        assert len(grant["aborted"]) == len(found) <= 30
+        assert {each.producer_id for each in grant["aborted"]} == {
+            header.producer_id for header in found
+        }
+        assert grant["end_offset"] == found[-1].last_offset + 1
+        offset = grant["end_offset"]
+
+
+COMMITTED_READ = {"offset": 99, "size_max": 1 << 20, "isolation_level": READ_COMMITTED}
+
+
+@pytest.mark.parametrize("wait_ms", [0, 1_000])
+def test_grant_is_sent_after_a_lookup_in_steps(host, local_client, monkeypatch, wait_ms):
+    abort_transactions(host, range(100), together=True)
+    wanted = local_client.read(host.topic, **COMMITTED_READ)
+    monkeypatch.setattr(aborted_lookup, "BUDGET", 1)
+    monkeypatch.setattr(aborted_lookup, "BLOCK_COUNT", 8)
+    local_client.send_read(host.topic, wait_ms=wait_ms, **COMMITTED_READ)
+    counts = host.local_listener.counts
+    host.until(lambda: counts["waiting"])
+    host.until(lambda: future(host, 1) or not counts["waiting"])
+    grant = local_client.receive_grant()
+    assert len(grant["aborted"]) == 100
+    assert (grant["size"], grant["aborted"]) == (wanted["size"], wanted["aborted"])
+
+
+def test_connection_that_ends_cancels_its_lookups(host, local_client, monkeypatch):
+    abort_transactions(host, range(100), together=True)
+    monkeypatch.setattr(aborted_lookup, "BUDGET", 0)
+    local_client.send_read(host.topic, **COMMITTED_READ)
+    counts = host.local_listener.counts
+    host.until(lambda: counts["waiting"])
+    local_client.close()
+    host.until(lambda: not counts["waiting"])
+
+
+def test_error_in_a_later_step_of_a_lookup_is_sent(host, local_client, monkeypatch):
+    abort_transactions(host, range(100), together=True)
+    monkeypatch.setattr(aborted_lookup, "BUDGET", 0)
+    local_client.send_read(host.topic, **COMMITTED_READ)
+    host.until(lambda: host.local_listener.counts["waiting"])
+    host.request(DELETE_TOPICS, 1, topic_names=["t"], timeout_ms=1_000)
+    future(host, 1)
+    assert local_client.receive_grant()["error_code"] == UnknownTopicOrPartition.code
 
 
 def test_each_connection_has_its_own_file_numbers(host, local_client):

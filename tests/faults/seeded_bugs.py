@@ -386,7 +386,7 @@ BUGS = (
     SeededBug(
         "B8", "ended transactions do not hold back the last stable offset",
         "kafkalite/storage/state/open_transactions.py",
-        "            min((each.first_offset for each in self._ended), default=high_watermark),\n",
+        "            self._holding[0].first_offset if self._holding else high_watermark,\n",
         "",
         LOG,
     ),
@@ -401,7 +401,7 @@ BUGS = (
     SeededBug(
         "B10", "the search for aborted transactions ends with the first segment",
         "kafkalite/storage/segment/aborted_lookup.py",
-        "    for segment in aborting:", "    for segment in aborting[:1]:",
+        "        self._segments = aborting\n", "        self._segments = aborting[:1]\n",
         LOG,
     ),
     SeededBug(

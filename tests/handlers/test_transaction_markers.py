@@ -12,6 +12,8 @@ from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS, WRITE_TXN_MARKERS
 from kafkalite.records.batch import Record, batches, build
+from kafkalite.storage.segment import aborted_lookup
+from kafkalite.storage.segment.aborted_lookup import AbortedLookup
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying
 
@@ -57,12 +59,12 @@ def write(node: InProcess, *markers: dict, version=2) -> list[list[int]]:
     ]
 
 
-def fetch(node: InProcess, offset: int, isolation_level: int, version=12):
+def fetch(node: InProcess, offset: int, isolation_level: int, version=12, **fields):
     partitions = [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}]
+    request = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **fields}
     response = node.request(
-        FETCH, version, replica_id=-1, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20,
-        session_epoch=-1, isolation_level=isolation_level,
-        topics=[{"topic": "a", "partitions": partitions}],
+        FETCH, version, replica_id=-1, session_epoch=-1, isolation_level=isolation_level,
+        topics=[{"topic": "a", "partitions": partitions}], **request,
     )  # fmt: skip
     (entry,) = response.responses[0].partitions
     return entry
@@ -276,21 +278,64 @@ def test_fetch_returns_a_bounded_number_of_aborted_transactions(unverified, monk
     assert met == {(number, 2 * number) for number in range(400)}
 
 
-def test_transactions_that_overlap_a_fetch_do_not_make_it_smaller(unverified, monkeypatch):
+def abort_together(node: InProcess, count: int) -> None:
+    for producer_id in range(count):
+        assert produce(node, producer_id).error_code == 0
+    for producer_id in range(count):
+        assert write(node, marker(producer_id, commit=False)) == [[0]]
+
+
+def test_fetch_lists_no_transaction_without_a_batch_in_it(unverified, monkeypatch):
     monkeypatch.setattr(delayed_fetch, "ABORTED_MAX", 100)
-    for producer_id in range(350):
-        assert produce(unverified, producer_id).error_code == 0
-    for producer_id in range(350):
-        assert write(unverified, marker(producer_id, commit=False)) == [[0]]
-    entry = fetch(unverified, 149, READ_COMMITTED)
-    listed = {each.producer_id for each in entry.aborted_transactions}
-    found = [each.header for each in batches(entry.records)]
-    assert 149 < len(listed) <= 250 and listed >= {*range(150)}
-    assert len(found) > 25
-    assert {header.producer_id for header in found if not header.is_control} <= listed
-    entry = fetch(unverified, 349, READ_COMMITTED)
-    assert len(entry.aborted_transactions) == 350
-    assert [*batches(entry.records)][-1].header.base_offset == 699
+    abort_together(unverified, 350)
+    offset = 0
+    while offset < 700:
+        entry = fetch(unverified, offset, READ_COMMITTED)
+        listed = {each.producer_id for each in entry.aborted_transactions}
+        found = [each.header for each in batches(entry.records)]
+        assert len(entry.aborted_transactions) == len(found) == 100 or offset == 700 - len(found)
+        assert {header.producer_id for header in found} == listed
+        offset = found[-1].last_offset + 1
+
+
+@pytest.fixture
+def lookup_steps(monkeypatch):
+    """The budgets of the steps of lookups, each of which reads one block."""
+    steps = []
+    step = AbortedLookup.step
+
+    def counted(self, budget):
+        steps.append(budget.left)
+        return step(self, budget)
+
+    monkeypatch.setattr(AbortedLookup, "step", counted)
+    monkeypatch.setattr(aborted_lookup, "BUDGET", 1)
+    return steps
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 1_000])
+def test_fetch_returns_records_after_a_lookup_in_steps(unverified, lookup_steps, max_wait_ms):
+    abort_together(unverified, 150)
+    entry = fetch(unverified, 149, READ_COMMITTED, max_wait_ms=max_wait_ms)
+    assert lookup_steps == [1] * 2
+    assert len(entry.aborted_transactions) == 150 and record_count(entry) == 151
+
+
+def test_waiting_fetch_returns_records_after_a_lookup_in_steps(unverified, lookup_steps):
+    abort_together(unverified, 150)
+    partitions = [{"partition": 0, "fetch_offset": 149, "partition_max_bytes": 1 << 20}]
+    wire = unverified.send(
+        FETCH, 12, replica_id=-1, max_wait_ms=60_000, min_bytes=151 * 96, max_bytes=1 << 20,
+        session_epoch=-1, isolation_level=READ_COMMITTED,
+        topics=[{"topic": "a", "partitions": partitions}],
+    )  # fmt: skip
+    unverified.until(lambda: unverified.node.replicas.leader("a", 0).waiting)
+    for _ in range(50):
+        assert produce(unverified, -1, sequence=-1, epoch=-1, transactional=False).error_code == 0
+    unverified.until(lambda: wire.sent is not None)
+    (entry,) = unverified.response(wire, FETCH, 12).responses[0].partitions
+    assert len(lookup_steps) >= 4
+    assert len(entry.aborted_transactions) == 150 and record_count(entry) > 151
 
 
 def test_partition_behind_many_aborted_transactions_is_read_later(unverified, monkeypatch):

@@ -19,8 +19,8 @@ from kafkalite.storage.compaction.cleaning_job import (
 from kafkalite.storage.files.disk import Disk
 from kafkalite.storage.log.log import Log
 from kafkalite.storage.log.log_reader import read
-from kafkalite.storage.segment.aborted_lookup import aborted_between
 from tests.simulation.disk import QuickDisk
+from tests.storage.committed import aborted_between
 from tests.storage.factories import NOW
 
 SLOT_SIZE = 24

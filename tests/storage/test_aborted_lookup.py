@@ -11,16 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite.config.topic import SEGMENT_BYTES
-from kafkalite.storage.log import log_reader
+from kafkalite.errors import OffsetOutOfRange
+from kafkalite.records.batch import batches
+from kafkalite.storage.log.committed_read import CommittedRead
 from kafkalite.storage.segment import aborted_lookup, transaction_index
-from kafkalite.storage.segment.aborted_lookup import aborted_between
-from kafkalite.storage.segment.transaction_index import BLOCK_COUNT, TransactionIndex
+from kafkalite.storage.segment.aborted_lookup import (
+    BUDGET,
+    READ_COST,
+    AbortedLookup,
+    LookupBudget,
+)
+from kafkalite.storage.segment.transaction_index import IndexBlock, TransactionIndex
 from kafkalite.storage.state.open_transactions import CompletedTransaction
 from tests.simulation.disk import QuickDisk
+from tests.storage.committed import read_committed, steps_of
 from tests.storage.factories import close, open_log
 from tests.storage.test_log_transactions import aborted, add, end
 
 ONE_SEGMENT = {SEGMENT_BYTES: 1 << 30}
+BLOCK_COUNT = 64
 LONG = 1 << 20
 """The producer id of a transaction that is open meanwhile."""
 
@@ -34,14 +43,16 @@ def long_and_short(log, count):
     end(log, LONG, commit=False)
 
 
-def looked_up(log, offset, upper_offset):
-    """Repeat a lookup until it is complete; return its result, and the number of repetitions."""
-    aborting = log.segments.with_aborted(offset)
-    for count in range(100):
-        found = aborted_between(aborting, offset, upper_offset)
-        if found is not None:
-            return found, count
-    pytest.fail("the lookup never ends")
+def looked_up(log, offset, upper_offset, budget=BUDGET):
+    """Return the result of a lookup, and the number of its steps."""
+    lookup = AbortedLookup(log.segments.with_aborted(offset), offset, upper_offset)
+    return lookup.found, steps_of(lookup, budget)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    for module in (aborted_lookup, transaction_index):
+        monkeypatch.setattr(module, "BLOCK_COUNT", BLOCK_COUNT)
 
 
 @pytest.fixture
@@ -59,32 +70,39 @@ def read_slots(monkeypatch):
     return counts
 
 
-def test_lookup_reads_a_bounded_number_of_entries(tmp_path, monkeypatch, read_slots):
-    monkeypatch.setattr(aborted_lookup, "BLOCKS_MAX", 2)
+def test_step_of_a_lookup_reads_a_bounded_number_of_entries(tmp_path, read_slots):
     log = open_log(tmp_path, ONE_SEGMENT)
     long_and_short(log, 10 * BLOCK_COUNT)
-    repeated = 0
-    while True:
+    budget = 2 * (READ_COST + BLOCK_COUNT)
+    found = CommittedRead(log, 1, 100, log.end_offset, 1_000)
+    count = 1
+    while not found.step(LookupBudget(budget)):
+        assert sum(read_slots) < 4 * BLOCK_COUNT
+        assert found.aborted == []
         read_slots.clear()
-        found, listed = log_reader.read_committed(log, 1, 100, log.end_offset, 1_000)
-        assert sum(read_slots) < 5 * BLOCK_COUNT
-        if found is not None:
-            break
-        assert listed == []
-        repeated += 1
-    assert repeated == 4
-    assert (listed[0], listed[-1]) == ((0, 1), (LONG, 0))
+        count += 1
+    assert count == 6
+    assert found.records is not None
+    assert (found.aborted[0], found.aborted[-1]) == ((0, 1), (LONG, 0))
 
 
-def test_computed_blocks_are_not_read_again(tmp_path, read_slots):
+def test_read_blocks_are_not_read_again(tmp_path, read_slots):
     log = open_log(tmp_path, ONE_SEGMENT)
     long_and_short(log, 10 * BLOCK_COUNT)
     wanted = [(0, 1), (LONG, 0)]
-    assert looked_up(log, 1, 3) == (wanted, 0)
+    assert looked_up(log, 1, 3) == (wanted, 1)
     assert sum(read_slots) > 10 * BLOCK_COUNT
     read_slots.clear()
-    assert looked_up(log, 1, 3) == (wanted, 0)
+    assert looked_up(log, 1, 3) == (wanted, 1)
     assert sum(read_slots) < 3 * BLOCK_COUNT
+
+
+def test_skipped_blocks_count_as_well(tmp_path, monkeypatch):
+    log = open_log(tmp_path, ONE_SEGMENT)
+    long_and_short(log, 10 * BLOCK_COUNT)
+    looked_up(log, 1, 3)
+    monkeypatch.setattr(aborted_lookup, "READ_COST", 0)
+    assert looked_up(log, 1, 3, budget=1)[1] == 11
 
 
 def test_segments_behind_the_range_are_not_read_again(tmp_path, read_slots):
@@ -92,18 +110,32 @@ def test_segments_behind_the_range_are_not_read_again(tmp_path, read_slots):
     long_and_short(log, 200)
     assert len(log.segments.with_aborted(3)) > 20
     wanted = [(0, 1), (LONG, 0)]
-    assert looked_up(log, 1, 3) == (wanted, 0)
+    assert looked_up(log, 1, 3) == (wanted, 1)
     read_slots.clear()
-    assert looked_up(log, 1, 3) == (wanted, 0)
+    assert looked_up(log, 1, 3) == (wanted, 1)
     assert len(read_slots) < 10
 
 
-def test_block_with_a_new_entry_is_computed_again(tmp_path):
+def test_block_with_a_new_entry_is_read_again(tmp_path):
     index = TransactionIndex(tmp_path / "0.txnindex", QuickDisk())
-    for first_offset, marker in ((5, 10), (3, 20)):
-        index.add(CompletedTransaction(1, first_offset, marker, 1, is_commit=False))
-        assert index.block(0) is None
-        assert index.compute_block(0) == index.block(0) == (first_offset, 1)
+    index.add(CompletedTransaction(1, 5, 10, 1, is_commit=False))
+    index.keep_block(0, IndexBlock(5, 1))
+    assert index.block(0) == (5, 1)
+    index.add(CompletedTransaction(1, 3, 20, 1, is_commit=False))
+    assert index.block(0) is None
+
+
+def test_entries_are_read_from_the_file_and_from_the_tail(tmp_path):
+    index = TransactionIndex(tmp_path / "0.txnindex", QuickDisk())
+    for number in range(4):
+        index.add(CompletedTransaction(number, number, number, number, is_commit=False))
+        if number == 1:
+            index.write()
+    whole = index.entries()
+    for slot in range(4):
+        for behind in range(slot + 1, 6):
+            entries = index.entries_between(slot, behind)
+            assert entries == whole[index.entry_size * slot : index.entry_size * behind]
 
 
 def test_lookup_ends_at_a_block_whose_transactions_all_begin_later(tmp_path, read_slots):
@@ -116,40 +148,86 @@ def test_lookup_ends_at_a_block_whose_transactions_all_begin_later(tmp_path, rea
     for number in range(10 * BLOCK_COUNT):
         add(log, number, 1)
         end(log, number, commit=False)
-    assert looked_up(log, 1, 3) == ([(0, 1)], 0)
+    assert looked_up(log, 1, 3) == ([(0, 1)], 1)
     assert sum(read_slots) < 5 * BLOCK_COUNT
+
+
+def together(log, count):
+    """Open transactions, one record each, then abort them in the same order."""
+    for producer_id in range(count):
+        add(log, producer_id, 0)
+    for producer_id in range(count):
+        end(log, producer_id, commit=False)
+
+
+@pytest.mark.parametrize("aborted_max", [1, 7, 20])
+def test_list_of_transactions_that_were_open_together_is_bounded(tmp_path, aborted_max):
+    log = open_log(tmp_path, ONE_SEGMENT)
+    together(log, 200)
+    offset = 0
+    while offset < log.end_offset:
+        found, listed = read_committed(log, offset, 1 << 20, log.end_offset, aborted_max)
+        assert found is not None
+        headers = [each.header for each in batches(found.read())]
+        assert {each.producer_id for each in headers} == {each for each, _ in listed}
+        assert len(listed) == len(headers) == min(aborted_max, log.end_offset - offset)
+        offset = headers[-1].last_offset + 1
+
+
+def test_read_of_a_later_partition_ends_before_its_first_transaction(tmp_path):
+    log = open_log(tmp_path, ONE_SEGMENT)
+    add(log, 9, 0, transactional=False)
+    together(log, 20)
+    found = CommittedRead(log, 0, 1 << 20, log.end_offset, 0, whole_first=False)
+    steps_of(found)
+    assert found.records is not None
+    (alone,) = batches(found.records.read())
+    assert (alone.header.producer_id, found.aborted) == (9, [])
+    found = CommittedRead(log, 1, 1 << 20, log.end_offset, 0, whole_first=False)
+    steps_of(found)
+    assert (found.records, found.aborted) == (None, [])
+
+
+def test_read_begins_again_when_segments_were_removed(tmp_path):
+    log = open_log(tmp_path)
+    long_and_short(log, 200)
+    found = CommittedRead(log, 1, 100, log.end_offset, 1_000)
+    assert not found.step(LookupBudget(1))
+    log.delete_records(2)
+    files = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(OffsetOutOfRange):
+        steps_of(found)
+    found = CommittedRead(log, 100, 100, log.end_offset, 1_000)
+    assert not found.step(LookupBudget(1))
+    log.generation += 1
+    steps_of(found)
+    wanted = read_committed(log, 100, 100, log.end_offset, 1_000)
+    assert found.records is not None and found.records.size == wanted[0].size
+    assert found.aborted == wanted[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
 
 
 def test_truncated_index_forgets_its_blocks(tmp_path):
     index = TransactionIndex(tmp_path / "0.txnindex", QuickDisk())
-
-    def fill(first_offset):
-        for number in range(BLOCK_COUNT):
-            at = first_offset + 2 * number
-            index.add(CompletedTransaction(number, at, at + 1, at + 2, is_commit=False))
-
-    fill(0)
+    index.add(CompletedTransaction(1, 0, 1, 2, is_commit=False))
     index.write()
-    assert index.compute_block(0) == index.block(0) == (0, 2 * BLOCK_COUNT)
+    index.keep_block(0, IndexBlock(0, 2))
     index.truncate_to(0)
     assert index.block(0) is None
-    fill(1_000)
-    assert index.compute_block(0).first_offset == 1_000
 
 
 @settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.integers(0, 9), max_size=60),
-    st.integers(0, 70), st.integers(1, 70), st.integers(1, 3), st.sampled_from([300, 1 << 30]),
+    st.integers(0, 70), st.integers(1, 70), st.integers(1, 2_000), st.sampled_from([300, 1 << 30]),
 )  # fmt: skip
 def test_lookup_finds_what_a_search_of_all_entries_finds(
-    turns, offset, size, blocks_max, segment_bytes
+    turns, offset, size, budget, segment_bytes
 ):
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
         for module in (aborted_lookup, transaction_index):
             patch.setattr(module, "BLOCK_COUNT", 4)
-        patch.setattr(aborted_lookup, "READ_COUNT", 3)
-        patch.setattr(aborted_lookup, "BLOCKS_MAX", blocks_max)
+        patch.setattr(aborted_lookup, "FIRST_COUNT", 3)
         log = open_log(Path(directory), {SEGMENT_BYTES: segment_bytes})
         open_count: Counter[int] = Counter()
         for producer_id in turns:
@@ -163,5 +241,6 @@ def test_lookup_finds_what_a_search_of_all_entries_finds(
             for each in aborted(log)
             if each.first_offset < offset + size and each.last_offset >= offset
         ]
-        assert looked_up(log, offset, offset + size)[0] == wanted
+        for _ in range(2):
+            assert looked_up(log, offset, offset + size, budget)[0] == wanted
         close(log)

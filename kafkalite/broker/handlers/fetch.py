@@ -104,21 +104,21 @@ def fetch(
     everything = session is None or session_epoch <= 0
     builder = FetchResponseBuilder(node, client, replica_id, session, everything)
     limits = FetchLimits(min_bytes, max_bytes, isolation_level, max_wait_ms > 0)
-    purgatory = node.replicas.purgatory
     if len(wanted) > SLICE:
-        response: FetchResponse | Future[FetchResponse] = purgatory.begin(
-            DelayedFetch(list(wanted.items()), builder, limits), max_wait_ms
-        )
-        return response
-    items = builder.find(wanted.items())
-    outcome = results, size, failed = read(items, limits)
-    if size >= min_bytes or failed or max_wait_ms <= 0 or not items:
-        builder.add(items, results)
-        return builder.response()
-    delayed = DelayedFetch((), builder, limits)
-    return delayed.register_read_partitions(items, outcome) or purgatory.watch_registered(
+        delayed = DelayedFetch(list(wanted.items()), builder, limits)
+    else:
+        items = builder.find(wanted.items())
+        outcome = results, size, failed, unfinished = read(items, limits)
+        has_enough = size >= min_bytes or failed or max_wait_ms <= 0 or not items
+        if has_enough and unfinished is None:
+            builder.add(items, results)
+            return builder.response()
+        delayed = DelayedFetch((), builder, limits)
+        delayed.add_read(items, outcome)
+    response: FetchResponse | Future[FetchResponse] = node.replicas.purgatory.begin(
         delayed, max_wait_ms
     )
+    return response
 
 
 def _named(topics: list[Any]) -> dict[FetchKey, FetchPartition]:

@@ -5,7 +5,8 @@
                  └─▶ purgatory, until there are bytes or the wait times out ─▶ grant
 
 A grant ends at a batch boundary and, like a fetch, does not pass the high watermark or the last
-stable offset.  It ends before it has more aborted transactions than fit a packet, too.
+stable offset.  It ends before it has more aborted transactions than fit a packet, too.  If their
+lookup takes several ticks, the response is sent in the last one.
 
 The files of a connection are numbered from 0 in the order in which they are granted.  Each file's
 descriptor is sent once; it is a new open of the file, read-only.  A file is dropped when its
@@ -27,6 +28,7 @@ from kafkalite.broker.replica.delayed_operation import DelayedOperation, Watched
 from kafkalite.broker.replica.partition import READ_COMMITTED
 from kafkalite.broker.request_metrics import EXPECTED
 from kafkalite.broker.security import READ, TOPIC
+from kafkalite.broker.stepping import PAUSE, Work, in_steps
 from kafkalite.errors import (
     KafkaError,
     OffsetOutOfRange,
@@ -35,8 +37,8 @@ from kafkalite.errors import (
 )
 from kafkalite.protocol.schemas import local
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage.log.log_reader import ABORTED_SHRINKING
-from kafkalite.storage.segment.aborted_lookup import aborted_between
+from kafkalite.storage.log.committed_read import CommittedRange
+from kafkalite.storage.segment.aborted_lookup import LookupBudget
 
 if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientContext
@@ -143,11 +145,20 @@ class DirectReads:
             self._respond(read, partition)
             return
         delayed = DelayedRead(partition, read, lambda: self._retry(partition, read))
+        self._hold(read, self._node.replicas.purgatory.watch(delayed, read["wait_ms"]))
+
+    def _hold(self, read: dict[str, Any], future: Future[Any]) -> None:
+        """Keep the Future of a READ that has no response yet."""
         number = self._count = self._count + 1
-        future = self._node.replicas.purgatory.watch(delayed, read["wait_ms"])
         self._waiting[number] = future
         self._counts["waiting"] += 1
-        future.then(lambda _, error: self._completed(number))
+
+        def settled(_: object, error: KafkaError | None) -> None:
+            self._completed(number)
+            if error is not None:
+                self.refuse(read, error)
+
+        future.then(settled)
 
     def _completed(self, number: int) -> None:
         if self._waiting.pop(number, None) is not None:
@@ -170,13 +181,42 @@ class DirectReads:
     # -- granting ----------------------------------------------------------------------------
 
     def _grant(self, partition: Partition, read: dict[str, Any]) -> bool:
-        """Respond with a grant of the readable bytes; return False if no bytes are readable yet."""
+        """Respond with a grant of the readable bytes, now or once the aborted transactions in it
+        are found; return False if no bytes are readable yet."""
         partition.check_epoch(read["leader_epoch"])
-        grant, aborted = _range(partition, read)
+        grant, found = _range(partition, read)
         # Also without a grant: a reader at the log end gets the dropped files when its wait ends.
         self._drop_removed(partition)
         if grant is None:
             return False
+        if found is None or found.step(LookupBudget()):
+            self._respond_with(partition, read, grant, found)
+            return True
+        work = in_steps(self._node.reactor, self._look_up(partition, read, grant, found))
+        if isinstance(work, Future):
+            self._hold(read, work)
+        return True
+
+    def _look_up(
+        self, partition: Partition, read: dict[str, Any], grant: SegmentGrant, found: CommittedRange
+    ) -> Work[None]:
+        """Complete the lookup of a grant, then respond."""
+        while not found.step(LookupBudget()):
+            yield PAUSE
+            if found.is_stale or partition.error is not None:
+                self._retry(partition, read)
+                return
+        self._respond_with(partition, read, grant, found)
+
+    def _respond_with(
+        self,
+        partition: Partition,
+        read: dict[str, Any],
+        grant: SegmentGrant,
+        found: CommittedRange | None,
+    ) -> None:
+        if found is not None and found.size < grant.size:
+            grant = grant._replace(size=found.size, end_offset=found.end_offset)
         granted = self._files.get(grant.segment)
         new_files: list[OpenFile] = []
         if granted is None:
@@ -190,8 +230,8 @@ class DirectReads:
         partition.traffic.bytes_out += grant.size
         self._counts["read_bytes"] += grant.size
         self._counts["descriptors"] += len(new_files)
+        aborted = found.aborted if found is not None else None
         self._respond(read, partition, grant, granted[0], new_files, aborted)
-        return True
 
     def _evict_files(self) -> None:
         while len(self._files) >= FILES_MAX:
@@ -290,34 +330,17 @@ class DirectReads:
 
 def _range(
     partition: Partition, read: dict[str, Any]
-) -> tuple[SegmentGrant | None, list[tuple[int, int]]]:
-    """Return a grant of the readable bytes, and the aborted transactions in it; it is the smaller
-    the more there are.  No grant, if their lookup is to be repeated."""
+) -> tuple[SegmentGrant | None, CommittedRange | None]:
+    """Return a grant of the readable bytes, and the lookup of the aborted transactions in it; None
+    if there are none."""
     offset, size_max = read["offset"], max(0, read["size_max"])
-    is_first = True
-    while True:
-        grant = partition.grant(offset, size_max, read["isolation_level"])
-        if grant is None or read["isolation_level"] != READ_COMMITTED:
-            return grant, []
-        aborted = _aborted(partition, offset, grant.end_offset)
-        if aborted is None:
-            return None, []
-        if len(aborted) <= ABORTED_MAX:
-            return grant, aborted
-        # A smaller range does not have fewer than its first record.
-        least = _aborted(partition, offset, offset + 1) if is_first else []
-        if least is None:
-            return None, []
-        if not size_max or len(least) > ABORTED_MAX:
-            raise ThrottlingQuotaExceeded(
-                f"More than {ABORTED_MAX} aborted transactions overlap at offset {offset}: read"
-                " over TCP."
-            )
-        is_first = False
-        size_max = min(size_max, grant.size) // ABORTED_SHRINKING
-
-
-def _aborted(partition: Partition, offset: int, end_offset: int) -> list[tuple[int, int]] | None:
-    """Return the aborted transactions with records in a range, up to one more than are sent."""
-    aborting = partition.log.segments.with_aborted(offset)
-    return aborted_between(aborting, offset, end_offset, ABORTED_MAX + 1)
+    grant = partition.grant(offset, size_max, read["isolation_level"])
+    if grant is None or read["isolation_level"] != READ_COMMITTED:
+        return grant, None
+    if not partition.log.segments.with_aborted(offset):
+        return grant, None
+    found = CommittedRange(
+        partition.log, grant.segment, grant.position, grant.size, offset, grant.end_offset,
+        ABORTED_MAX,
+    )  # fmt: skip
+    return grant, found

@@ -6,28 +6,32 @@
     register with every partition ─▶ wait ─▶ due ─▶ read those that changed ─▶ respond
 
 A request may name tens of thousands of partitions, so each step processes SLICE of them and the
-next may run in a later tick.  While the request waits, it keeps the available bytes of each
+next may run in a later tick.  A step ends, too, where a lookup of aborted transactions has used its
+budget; the next one continues it.  While the request waits, it keeps the available bytes of each
 partition: a partition that changes is checked once, and only changed partitions are read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from kafkalite.broker.replica.delayed_operation import SteppedOperation, WatchedPartition
 from kafkalite.broker.replica.partition import READ_COMMITTED
-from kafkalite.broker.replica.purgatory import SLICE, SLICE_UNITS
+from kafkalite.broker.replica.purgatory import SLICE, SLICE_UNITS, UNITS_PER_TICK
 from kafkalite.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
 from kafkalite.protocol.results import FetchResponse, PartitionFetchResult, new_tuple
+from kafkalite.storage.segment.aborted_lookup import LookupBudget
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
+    from kafkalite.records.file_slice import FileSlice
+    from kafkalite.storage.log.committed_read import CommittedRead
 
 
 ABORTED_MAX = 5_000
-"""Maximum number of aborted transactions of the partitions that are read in one step, besides those
-that are open where the first one is read.  Beyond it less is read."""
+"""Maximum number of aborted transactions of the partitions that are read in one step.  Beyond it
+less is read."""
 ABORTED_SIZE = 16
 """Size of an aborted transaction in the response, which counts as that of records does."""
 
@@ -68,9 +72,10 @@ class FetchLimits(NamedTuple):
     """True if the request may wait for `min_bytes`."""
 
 
-ReadOutcome = tuple[list[PartitionFetchResult], int, bool]
-"""The outcome of a read: results, the size of all records read so far in bytes, and whether a
-result has an error or a diverging epoch.  A plain tuple, since every Fetch creates one."""
+ReadOutcome: TypeAlias = "tuple[list[PartitionFetchResult], int, bool, CommittedRead | None]"
+"""The outcome of a read: results, the size of all records read so far in bytes, whether a result
+has an error or a diverging epoch, and the read to continue with, of the partition after those that
+have results; None if all have.  A plain tuple, since every Fetch creates one."""
 
 
 class DelayedFetch(SteppedOperation):
@@ -83,6 +88,8 @@ class DelayedFetch(SteppedOperation):
     C  its wait has timed out.
     """
 
+    takes_steps = True
+
     def __init__(
         self, requested: Sequence[Any], context: FetchRequest, limits: FetchLimits
     ) -> None:
@@ -91,44 +98,30 @@ class DelayedFetch(SteppedOperation):
         self._limits = limits
         self._items: list[FetchItem] = []
         self._results: list[PartitionFetchResult] = []
+        self._unfinished: CommittedRead | None = None
         self._size = 0
         self._failed = False
         self._changed: set[int] = set()
         self._available: dict[int, int] = {}
         """Number of bytes that a read would return, by position; positions with none are absent."""
         self._available_size = 0
-        self.takes_steps = len(requested) > SLICE
+
+    def add_read(self, items: list[FetchItem], outcome: ReadOutcome) -> None:
+        """Begin with a few partitions that were looked up and read before."""
+        self._items = items
+        self._results, self._size, self._failed, self._unfinished = outcome
 
     # -- steps -------------------------------------------------------------------------------
 
-    def register_read_partitions(
-        self, items: list[FetchItem], outcome: ReadOutcome
-    ) -> FetchResponse | None:
-        """Register with a few partitions that were read already and had too few bytes.
-
-        Returns the response if they have enough bytes by now, else None.
-        """
-        self._items = items
-        self._results, self._size, self._failed = outcome
-        for position in range(len(items)):
-            self._register_at(position)
-        if not self._is_due():
-            return None
-        self.detach()
-        return self.build_response()
-
-    def build_response(self) -> FetchResponse:
-        for position in sorted(self._changed):
-            self._reread(position)
-        self._context.add(self._items, self._results)
-        return self._context.response()
-
     def begin(self) -> Iterator[int]:
         """Read all partitions; then respond, or register with all of them and wait."""
+        if self._unfinished is not None:
+            yield UNITS_PER_TICK
+            self._results += yield from self._read(self._items[len(self._results) :])
         for begin in range(0, len(self._requested), SLICE):
             items = self._context.find(self._requested[begin : begin + SLICE])
             self._items += items
-            self._results += self._read(items)
+            self._results += yield from self._read(items)
             yield SLICE_UNITS
         self._requested = ()
         if self._has_enough():
@@ -154,7 +147,8 @@ class DelayedFetch(SteppedOperation):
                 yield SLICE_UNITS
             self._detach(begin)
         for count, position in enumerate(sorted(self._changed), start=1):
-            self._reread(position)
+            self._release(position)
+            (self._results[position],) = yield from self._read((self._items[position],))
             if count % SLICE == 0:
                 yield SLICE_UNITS
         yield from self._respond()
@@ -164,11 +158,8 @@ class DelayedFetch(SteppedOperation):
         result = self._results[position]
         if result.records is not None:
             self._size -= result.records.size
+            self._size -= ABORTED_SIZE * len(result.aborted_transactions or ())
             self._results[position] = result._replace(records=None)
-
-    def _reread(self, position: int) -> None:
-        self._release(position)
-        (self._results[position],) = self._read((self._items[position],))
 
     def _respond(self) -> Iterator[int]:
         context = self._context
@@ -239,15 +230,32 @@ class DelayedFetch(SteppedOperation):
 
     # -- reading -----------------------------------------------------------------------------
 
-    def _read(self, items: Sequence[FetchItem]) -> list[PartitionFetchResult]:
+    def _read(
+        self, items: Sequence[FetchItem]
+    ) -> Generator[int, None, list[PartitionFetchResult]]:
         """Read these partitions; return their results."""
-        results, self._size, failed = read(items, self._limits, self._size)
-        self._failed = self._failed or failed
-        return results
+        found: list[PartitionFetchResult] = []
+        while True:
+            unfinished, self._unfinished = self._unfinished, None
+            results, self._size, failed, self._unfinished = read(
+                items, self._limits, self._size, unfinished
+            )
+            self._failed = self._failed or failed
+            found += results
+            if self._unfinished is None:
+                return found
+            items = items[len(results) :]
+            yield UNITS_PER_TICK
 
 
-def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> ReadOutcome:
-    """Read these partitions of a request, for which `size` bytes were read before.
+def read(
+    items: Sequence[FetchItem],
+    limits: FetchLimits,
+    size: int = 0,
+    unfinished: CommittedRead | None = None,
+) -> ReadOutcome:
+    """Read these partitions of a request, for which `size` bytes were read before; continue the
+    first one's read that was not finished.
 
     The first batch found is returned whole even if it exceeds the limits, so that a consumer with
     small limits makes progress (KIP-74).
@@ -255,7 +263,7 @@ def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Read
     _, max_bytes, isolation_level, _ = limits
     is_committed = isolation_level == READ_COMMITTED
     none_aborted = () if is_committed else None
-    aborted_left = ABORTED_MAX
+    aborted_left, budget = ABORTED_MAX, LookupBudget()
     results: list[PartitionFetchResult] = []
     failed = False
     for item in items:
@@ -271,15 +279,16 @@ def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Read
             records = None
             aborted: Sequence[tuple[int, int]] | None = none_aborted
             if diverging is None:
-                left = max_bytes - size
-                if left < size_max:
-                    size_max = left
-                size_max = max(0, size_max)
+                size_max = max(0, min(size_max, max_bytes - size))
                 if is_committed:
-                    records, aborted = partition.read_committed(
+                    found = unfinished or partition.read_committed(
                         offset, size_max, aborted_left, whole_first=not size
                     )
-                    if aborted:
+                    unfinished = None
+                    if found is not None:
+                        if not found.step(budget):
+                            return results, size, failed, found
+                        records, aborted = found.records, found.aborted
                         aborted_left = max(0, aborted_left - len(aborted))
                         size += ABORTED_SIZE * len(aborted)
                 else:
@@ -290,16 +299,27 @@ def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Read
                 failed = True
         except (KafkaError, OSError) as raised:
             failed = True
+            unfinished = None
             results.append(_failed(item, raised))
             continue
         if records is not None:
             size += records.size
-        fields = (
-            index, 0, partition.high_watermark, partition.last_stable_offset,
-            partition.log.log_start_offset, aborted, -1, records, None, diverging,
-        )  # fmt: skip
-        results.append(new_tuple(PartitionFetchResult, fields))
-    return results, size, failed
+        results.append(_succeeded(partition, index, aborted, records, diverging))
+    return results, size, failed, None
+
+
+def _succeeded(
+    partition: Partition,
+    index: int,
+    aborted: Sequence[tuple[int, int]] | None,
+    records: FileSlice | None,
+    diverging: tuple[int, int] | None,
+) -> PartitionFetchResult:
+    fields = (
+        index, 0, partition.high_watermark, partition.last_stable_offset,
+        partition.log.log_start_offset, aborted, -1, records, None, diverging,
+    )  # fmt: skip
+    return new_tuple(PartitionFetchResult, fields)
 
 
 def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:

@@ -19,12 +19,13 @@ from kafkalite.broker.replica.leader_replication import LeaderReplication
 from kafkalite.broker.request_metrics import TopicTraffic
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
-from kafkalite.storage.log.log_reader import available, read, read_committed
+from kafkalite.storage.log.committed_read import CommittedRead
+from kafkalite.storage.log.log_reader import available, read
 from kafkalite.storage.log.segment_grants import SegmentGrant, grant
 from kafkalite.storage.state.durability import Durability
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from kafkalite.broker.replica.delayed_operation import DelayedOperation
     from kafkalite.config.settings import Settings
@@ -215,14 +216,14 @@ class Partition:
 
     def read_committed(
         self, offset: int, size_max: int, aborted_max: int, *, whole_first: bool
-    ) -> tuple[FileSlice | None, Sequence[tuple[int, int]]]:
-        """Return the bytes as `read` for a read_committed reader, and (producer id, first offset)
-        of the aborted transactions in them, at most `aborted_max` (log_reader.read_committed)."""
+    ) -> CommittedRead | None:
+        """Return the read of a read_committed reader, to be completed in steps; None if there is
+        nothing to read yet."""
         upper = self.last_stable_offset
         if offset > upper:
             self._refuse_beyond(offset)
-            return None, ()
-        return read_committed(
+            return None
+        return CommittedRead(
             self.log, offset, size_max, upper, aborted_max, whole_first=whole_first
         )
 

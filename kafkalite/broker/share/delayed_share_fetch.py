@@ -23,12 +23,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 from kafkalite.broker.replica.delayed_operation import SteppedOperation, WatchedPartition
-from kafkalite.broker.replica.purgatory import SLICE, SLICE_UNITS
+from kafkalite.broker.replica.purgatory import SLICE, SLICE_UNITS, UNITS_PER_TICK
 from kafkalite.broker.share.led_share_partition import LedSharePartition
 from kafkalite.broker.share.share_sessions import ShareSession, TopicIdPartition
 from kafkalite.coordination.share.acquisition import AcquiredRange, AcquireLimits
 from kafkalite.errors import KafkaError, KafkaStorageError
 from kafkalite.records.file_slice import FileSlice
+from kafkalite.storage.segment.aborted_lookup import LookupBudget
 
 RECORDS_PER_UNIT = 16
 """Number of acquired records that count as one unit of the purgatory: each may be a batch."""
@@ -142,6 +143,7 @@ class DelayedShareFetch(SteppedOperation):
         bytes_left, wanted = self._limits.max_bytes, self._limits.acquire
         has_records = False
         units = 0
+        budget = LookupBudget()
         for position, share in enumerate(self._shares):
             if self._session.is_ended:
                 break
@@ -151,7 +153,11 @@ class DelayedShareFetch(SteppedOperation):
                 continue
             # What one partition does not use is left for the others.
             size_max = bytes_left // (len(self._shares) - position)
-            result = self._fetch(share, wanted, size_max, whole_first=not has_records)
+            result = self._fetch(share, wanted, size_max, budget, whole_first=not has_records)
+            while share.is_looking_up and result.error is None:
+                yield UNITS_PER_TICK
+                budget = LookupBudget()
+                result = self._fetch(share, wanted, size_max, budget, whole_first=not has_records)
             fetched.append(result)
             has_news = has_news or result.records is not None or result.error is not None
             if result.records is None:
@@ -166,18 +172,24 @@ class DelayedShareFetch(SteppedOperation):
             is_last = position + 1 == len(self._shares)
             if not is_last and (units or (position + 1) % SLICE == 0):
                 yield units or SLICE_UNITS
-                units = 0
+                units, budget = 0, LookupBudget()
         if has_news or self._is_due():
             self.detach()
             self.resolve(fetched)
 
     def _fetch(
-        self, share: LedSharePartition, wanted: AcquireLimits, size_max: int, *, whole_first: bool
+        self,
+        share: LedSharePartition,
+        wanted: AcquireLimits,
+        size_max: int,
+        budget: LookupBudget,
+        *,
+        whole_first: bool,
     ) -> FetchedSharePartition:
         partition = share.key.topic_id, share.key.partition
         try:
             records, ranges = share.fetch(
-                self._session.key[1], wanted, size_max, whole_first=whole_first
+                self._session.key[1], wanted, size_max, budget, whole_first=whole_first
             )
         except KafkaError as error:
             # Its frames refer to the response that it becomes a part of.

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from kafkalite.broker.share.persister import SharePersister
     from kafkalite.coordination.share.share_settings import ShareGroupSettings
     from kafkalite.records.file_slice import FileSlice
+    from kafkalite.storage.log.committed_read import CommittedRead
+    from kafkalite.storage.segment.aborted_lookup import LookupBudget
     from kafkalite.transport.reactor import Reactor, Timer
 
 log = logging.getLogger("kafkalite.broker")
@@ -126,6 +128,8 @@ class LedSharePartition:
         self._purgatory = services.purgatory
         self._reactor = services.reactor
         self._state_epoch = 0
+        self._unfinished: CommittedRead | None = None
+        """The read whose lookup of aborted transactions takes more steps."""
         self._is_writing_dead_letters = False
         self._timer: Timer | None = None
         self._due_ms = 0
@@ -233,9 +237,17 @@ class LedSharePartition:
         return self.partition.available(offset, size_max, self.isolation_level)
 
     def fetch(
-        self, member_id: str, wanted: AcquireLimits, size_max: int, *, whole_first: bool
+        self,
+        member_id: str,
+        wanted: AcquireLimits,
+        size_max: int,
+        budget: LookupBudget,
+        *,
+        whole_first: bool,
     ) -> tuple[FileSlice | None, list[AcquiredRange]]:
-        """Acquire records for a member; return the batches that contain them, and their offsets."""
+        """Acquire records for a member; return the batches that contain them, and their offsets;
+        none if there are none yet, or while `is_looking_up`."""
+        unfinished, self._unfinished = self._unfinished, None
         self.check()
         records = self.records
         if records is None:
@@ -249,12 +261,15 @@ class LedSharePartition:
             if offset is None:
                 break
             try:
-                found, aborted = self._read(offset, size_max, whole_first=whole_first)
+                read = self._read(
+                    offset, size_max, budget, unfinished=unfinished, whole_first=whole_first
+                )
             except OffsetOutOfRange:
                 break  # the log was truncated
-            if found is None:
+            unfinished = None
+            if read is None:
                 break
-            batches = FetchedBatches(found, aborted)
+            batches = FetchedBatches(*read)
             now_ms = self._reactor.clock.monotonic_ms()
             ranges = records.acquire(member_id, offset, batches, wanted, now_ms)
             self._write_dead_letters()  # of a group with a lower limit than before
@@ -265,17 +280,37 @@ class LedSharePartition:
                 break
         return None, []
 
+    @property
+    def is_looking_up(self) -> bool:
+        """True if the last fetch returned nothing only because its lookup of aborted transactions
+        takes more steps; the next one continues it."""
+        return self._unfinished is not None
+
     def _read(
-        self, offset: int, size_max: int, *, whole_first: bool
-    ) -> tuple[FileSlice | None, Sequence[tuple[int, int]]]:
+        self,
+        offset: int,
+        size_max: int,
+        budget: LookupBudget,
+        *,
+        unfinished: CommittedRead | None,
+        whole_first: bool,
+    ) -> tuple[FileSlice, Sequence[tuple[int, int]]] | None:
         """Return the batches that the group may read from an offset on, and aborted transactions in
-        them."""
-        if self.settings.is_read_committed:
-            return self.partition.read_committed(
+        them; None if there are none yet."""
+        if not self.settings.is_read_committed:
+            found = self.partition.read(offset, size_max, READ_UNCOMMITTED, whole_first=whole_first)
+            return None if found is None else (found, ())
+        read = unfinished
+        if read is None or read.offset != offset:
+            read = self.partition.read_committed(
                 offset, size_max, ABORTED_MAX, whole_first=whole_first
             )
-        found = self.partition.read(offset, size_max, READ_UNCOMMITTED, whole_first=whole_first)
-        return found, ()
+        if read is None:
+            return None
+        if not read.step(budget):
+            self._unfinished = read
+            return None
+        return None if read.records is None else (read.records, read.aborted)
 
     # -- acknowledging -----------------------------------------------------------------------
 

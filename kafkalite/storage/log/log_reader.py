@@ -3,22 +3,15 @@
 A read begins with the batch that holds its offset, stays within one segment, and ends before the
 batch that holds the upper offset given by the caller: the high watermark for consumers.
 
-A read_committed reader gets the aborted transactions of its range as well.  There may be millions,
-so the range ends where a list of them would be too long.
+A read_committed reader gets the aborted transactions of its range as well (committed_read.py).
 """
 
 from __future__ import annotations
 
-import sys
-
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange
 from kafkalite.records.file_slice import FileSlice
 from kafkalite.storage.log.log import Log
-from kafkalite.storage.segment.aborted_lookup import aborted_between
 from kafkalite.storage.segment.segment import LogSegment
-
-ABORTED_SHRINKING = 4
-"""A range with too many aborted transactions is made smaller, each time by this factor."""
 
 
 def read(
@@ -37,64 +30,6 @@ def read(
     if size > size_max:
         return FileSlice(segment.file, position, size) if whole_first else None
     return FileSlice(segment.file, position, min(size_max, end - position))
-
-
-def read_committed(
-    log: Log,
-    offset: int,
-    size_max: int,
-    upper_offset: int,
-    aborted_max: int,
-    *,
-    whole_first: bool = True,
-) -> tuple[FileSlice | None, list[tuple[int, int]]]:
-    """Read as `read`; return the slice, and (producer id, first offset) of the aborted transactions
-    that it may contain.  None, too, if the lookup of these is to be repeated (AbortedLookup).
-
-    There may be more than those of the slice, which its reader ignores, but none is missing.  The
-    slice is the smaller the more there are, so that they are at most `aborted_max`.  With
-    `whole_first` those that began before `offset`, one for each producer, are not counted: a
-    smaller slice would have them too, and a reader would get one batch at a time.
-    """
-    counted_from = offset if whole_first else 0
-    while True:
-        records = read(log, offset, size_max, upper_offset, whole_first=whole_first)
-        if records is None:
-            return None, []
-        count_max = aborted_max + 1 if size_max or not whole_first else sys.maxsize
-        aborted = aborted_transactions(log, offset, records, upper_offset, count_max, counted_from)
-        if aborted is None:
-            return None, []
-        count = sum(first_offset >= counted_from for _, first_offset in aborted)
-        if count <= aborted_max or count_max == sys.maxsize:
-            return records, aborted
-        if not size_max:
-            return None, []
-        size_max = records.size // ABORTED_SHRINKING if records.size <= size_max else 0
-
-
-def aborted_transactions(
-    log: Log,
-    offset: int,
-    records: FileSlice,
-    upper_offset: int,
-    count_max: int = sys.maxsize,
-    counted_from: int = 0,
-) -> list[tuple[int, int]] | None:
-    """Return the aborted transactions that a read at `offset` may contain, up to a number as in
-    `aborted_between`; its records end before `upper_offset`."""
-    aborting = log.segments.with_aborted(offset)
-    if not aborting:
-        return []
-    number = log.segments.number_of(offset)
-    segment = log.segments[number]
-    if segment.file is records.file:
-        bound = segment.offset_bound(records.position + records.size)
-        if bound is None and segment is not log.segments.active:
-            bound = log.segments.end_offset_of(number)
-        if bound is not None:
-            upper_offset = min(upper_offset, bound)
-    return aborted_between(aborting, offset, upper_offset, count_max, counted_from)
 
 
 def available(log: Log, offset: int, upper_offset: int, size_max: int) -> int:

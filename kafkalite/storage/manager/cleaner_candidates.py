@@ -21,7 +21,7 @@ from typing import NamedTuple
 from kafkalite.storage.compaction.cleaning_job import CleaningJob, LiveProducer, SourceSegment
 from kafkalite.storage.log.log import Log
 from kafkalite.storage.segment.segment import LogSegment
-from kafkalite.storage.segment.transaction_index import BLOCK_COUNT, AbortedTransaction
+from kafkalite.storage.segment.transaction_index import READ_COUNT, AbortedTransaction
 
 
 class CleanableRange(NamedTuple):
@@ -144,5 +144,5 @@ def aborted_in(segment: LogSegment, sources_end: int) -> Iterator[list[AbortedTr
     a time."""
     index = segment.transaction_index
     entries = index.from_offset(0) if index is not None else iter(())
-    while some := [*islice(entries, BLOCK_COUNT)]:
+    while some := [*islice(entries, READ_COUNT)]:
         yield [each for each in some if each.first_offset < sources_end]

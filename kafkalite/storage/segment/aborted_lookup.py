@@ -7,10 +7,12 @@
     offset             upper offset                   the last stable offset passes the upper offset
 
 While a long transaction is open, the last stable offset stays where it begins, and millions of
-short ones may be aborted, in many segments.  So behind the range, a lookup skips each block of
-entries whose lowest first offset is behind it, too.  An index keeps the lowest first offset of a
-block once it was computed; its last block may have few entries.  A lookup computes a bounded number
-of them; then it is not complete, and the next one continues.
+short ones may be aborted, in many segments.  So a lookup skips each block of entries whose lowest
+first offset is behind the range; an index keeps the offsets of the blocks that were read.
+
+It takes steps: each reads as many entries as a LookupBudget has left, which the lookups of a tick
+share.  The segments must not change between two steps (`Log.generation`).  Transactions that end
+meanwhile begin behind the range, which ends before the last stable offset.
 """
 
 from __future__ import annotations
@@ -18,90 +20,86 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from kafkalite._ext.aborted_scan import find_aborted
 from kafkalite.storage.segment.segment import LogSegment
-from kafkalite.storage.segment.transaction_index import (
-    BLOCK_COUNT,
-    READ_COUNT,
-    AbortedTransaction,
-    IndexBlock,
-    TransactionIndex,
-)
+from kafkalite.storage.segment.transaction_index import BLOCK_COUNT, IndexBlock, TransactionIndex
 
-BLOCKS_MAX = 128
-"""Maximum number of blocks of which a lookup computes the lowest first offset: about 3 ms."""
+BUDGET = 300_000
+"""Number of index entries that lookups may read in a tick: about 3 ms."""
+READ_COST, SKIP_COST = 500, 30
+"""Costs of reading a block and of skipping one, in entries."""
+FIRST_COUNT = 64
+"""Number of entries that a lookup reads first: most need no more."""
 
 
-def aborted_between(
-    aborting: Sequence[LogSegment],
-    offset: int,
-    upper_offset: int,
-    count_max: int = sys.maxsize,
-    counted_from: int = 0,
-) -> list[tuple[int, int]] | None:
-    """Return (producer id, first offset) of the aborted transactions with records from `offset` to
-    `upper_offset`, in the order of their markers; None if the lookup is to be repeated.
+class LookupBudget:
+    """The number of index entries that the lookups of a tick may still read."""
 
-    They end after `count_max` that began at `counted_from` or later.
-    """
-    lookup = AbortedLookup(offset, upper_offset, count_max, counted_from)
-    for segment in aborting:
-        if not lookup.search(segment):
-            break
-    return lookup.found if lookup.is_complete else None
+    __slots__ = ("left",)
+
+    def __init__(self, left: int | None = None) -> None:
+        self.left = BUDGET if left is None else left
 
 
 class AbortedLookup:
     """One lookup, over the indexes of a log's segments; see the module."""
 
-    def __init__(self, offset: int, upper_offset: int, count_max: int, counted_from: int) -> None:
+    __slots__ = ("_count_max", "_number", "_offset", "_producer_ids", "_read_count", "_segments",
+                 "_slot", "_upper_offset", "found")  # fmt: skip
+
+    def __init__(
+        self,
+        aborting: Sequence[LogSegment],
+        offset: int,
+        upper_offset: int,
+        count_max: int = sys.maxsize,
+        producer_ids: bytes | None = None,
+    ) -> None:
+        """Begin a lookup from `offset` to `upper_offset` that ends after `count_max`; with
+        `producer_ids` (aborted_scan.walk_transactions), only of these producers."""
         self.found: list[tuple[int, int]] = []
-        self.is_complete = True
+        """(producer id, first offset), in the order of their markers."""
+        self._segments = aborting
         self._offset = offset
         self._upper_offset = upper_offset
-        self._counted_from = counted_from
-        self._left = count_max
-        self._blocks_left = BLOCKS_MAX
+        self._count_max = count_max
+        self._producer_ids = producer_ids
+        self._number, self._slot = 0, -1
+        self._read_count = FIRST_COUNT
 
-    def search(self, segment: LogSegment) -> bool:
-        """Add the transactions of a segment; return whether those of later ones may follow."""
-        index = segment.transaction_index
-        assert index is not None
-        is_behind = segment.base_offset >= self._upper_offset
-        slot = 0 if is_behind else index.count_before(self._offset)
-        while slot < index.count:
-            number, skipped = divmod(slot, BLOCK_COUNT)
-            if is_behind and not skipped:
-                block = index.block(number) or self._computed(index, number)
-                if block is None:
+    def step(self, budget: LookupBudget) -> bool:
+        """Read entries within a budget; return whether the lookup is complete."""
+        while self._number < len(self._segments):
+            index = self._segments[self._number].transaction_index
+            assert index is not None
+            if self._slot < 0:
+                self._slot = 0 if self._number else index.count_before(self._offset)
+            while self._slot < index.count:
+                if budget.left <= 0:
                     return False
-                if block.first_offset >= self._upper_offset:
-                    if block.last_stable_offset >= self._upper_offset:
-                        return False
-                    slot += BLOCK_COUNT
-                    continue
-            entries = index.read(slot, min(READ_COUNT, BLOCK_COUNT - skipped))
-            for entry in entries:
-                if entry.first_offset < self._upper_offset and not self._add(entry):
-                    return False
-                if entry.last_stable_offset >= self._upper_offset:
-                    return False  # all later ones begin at or after it
-            is_behind = entries[-1].last_offset >= self._upper_offset
-            slot += len(entries)
+                if not self._search(index, budget):
+                    self._segments = ()
+                    return True
+            self._number, self._slot = self._number + 1, -1
         return True
 
-    def _computed(self, index: TransactionIndex, number: int) -> IndexBlock | None:
-        """Return a block that is not known yet; None if this lookup may compute no more."""
-        if not self._blocks_left:
-            self.is_complete = False
-            return None
-        self._blocks_left -= 1
-        return index.compute_block(number)
-
-    def _add(self, entry: AbortedTransaction) -> bool:
-        """Add a transaction; return False if it is one too many."""
-        if entry.first_offset >= self._counted_from:
-            if not self._left:
-                return False
-            self._left -= 1
-        self.found.append((entry.producer_id, entry.first_offset))
-        return True
+    def _search(self, index: TransactionIndex, budget: LookupBudget) -> bool:
+        """Search a block, or its rest; return whether later entries may be needed."""
+        number, skipped = divmod(self._slot, BLOCK_COUNT)
+        end = BLOCK_COUNT * (number + 1)
+        block = index.block(number)
+        if block is not None and block.first_offset >= self._upper_offset:
+            budget.left -= SKIP_COST
+            self._slot = end
+            return block.last_stable_offset < self._upper_offset
+        entries = index.entries_between(self._slot, min(end, self._slot + self._read_count))
+        found, count, may_follow, first_offset, stable_offset = find_aborted(
+            entries, self._upper_offset, self._count_max - len(self.found), self._producer_ids
+        )
+        budget.left -= READ_COST + count
+        self.found += found
+        self._slot += count
+        self._read_count = BLOCK_COUNT
+        if not skipped and self._slot == min(end, index.count):
+            index.keep_block(number, IndexBlock(first_offset, stable_offset))
+        return may_follow

@@ -26,10 +26,9 @@ from kafkalite.storage.state.open_transactions import CompletedTransaction
 
 VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
-_BLOCK_ENTRY = struct.Struct(">10xq8xq")
-READ_COUNT = 64
+READ_COUNT = 256
 """Number of entries that are read at a time."""
-BLOCK_COUNT = 256
+BLOCK_COUNT = 4096
 """Number of entries of a block; the last one may have less."""
 
 
@@ -65,7 +64,7 @@ class TransactionIndex(SegmentIndex):
     def __init__(self, path: Path, disk: Disk) -> None:
         super().__init__(path, disk)
         self._blocks: dict[int, IndexBlock] = {}
-        """The blocks that were computed, by number."""
+        """The blocks that were read, by number."""
         self._is_damaged = False
 
     def add(self, completed: CompletedTransaction) -> None:
@@ -92,18 +91,19 @@ class TransactionIndex(SegmentIndex):
         return [AbortedTransaction(*entry[1:]) for entry in _ENTRY.iter_unpack(some)]
 
     def block(self, number: int) -> IndexBlock | None:
-        """Return a block that was computed, or None."""
+        """Return a block that was read, or None."""
         return self._blocks.get(number)
 
-    def compute_block(self, number: int) -> IndexBlock:
-        """Return a block that has entries, and keep it until another one is added."""
-        first, end = BLOCK_COUNT * number, min(BLOCK_COUNT * (number + 1), self.count)
-        offsets: list[tuple[int, int]] = []
-        while (slot := first + len(offsets)) < end:
-            offsets += _BLOCK_ENTRY.iter_unpack(self._read_entries(slot, end - slot))
-        first_offsets, stable_offsets = zip(*offsets, strict=True)
-        block = self._blocks[number] = IndexBlock(min(first_offsets), max(stable_offsets))
-        return block
+    def keep_block(self, number: int, block: IndexBlock) -> None:
+        """Keep a block of which all entries were read, until another one is added."""
+        self._blocks[number] = block
+
+    def entries_between(self, slot: int, end: int) -> bytes:
+        """Return the entries from a slot on, before another one."""
+        count = min(end, self.count) - slot
+        some = self._read_entries(slot, count)
+        left = count - len(some) // self.entry_size
+        return some + self._read_entries(slot + count - left, left) if left else some
 
     def count_before(self, offset: int) -> int:
         """Return the number of transactions whose markers are before an offset."""
