@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
+from kafkalite.broker import stepping
+from kafkalite.broker.handlers.transactions import producers
 from kafkalite.broker.replica import delayed_fetch
 from kafkalite.broker.security import ALTER, CLUSTER_ACTION, WRITE
 from kafkalite.protocol.schemas.fetch import FETCH
@@ -239,6 +241,26 @@ def test_describe_producers_has_the_open_transaction(unverified):
     assert described() == (0, 0, -1)
     write(unverified, marker(epoch=1, coordinator_epoch=6, commit=False))
     assert described() == (1, -1, 6)
+
+
+def test_producers_of_a_partition_are_described_in_steps(unverified, monkeypatch):
+    monkeypatch.setattr(producers, "ENTRIES_AT_ONCE", 2)
+    for producer_id in range(9):
+        assert produce(unverified, producer_id).error_code == 0
+    monkeypatch.setattr(stepping, "STEP_MS", 0)
+    topics = [{"name": "a", "partition_indexes": [0, 1]}]
+    wire = unverified.send(DESCRIBE_PRODUCERS, 0, topics=topics)
+    steps = 0
+    while wire.sent is None:
+        steps += 1
+        assert steps < 50
+        unverified.clock.advance(stepping.STEP_PAUSE_MS)
+        unverified.reactor.tick(0)
+    assert steps >= 8
+    first, second = unverified.response(wire, DESCRIBE_PRODUCERS, 0).topics[0].partitions
+    found = [(each.producer_id, each.current_txn_start_offset) for each in first.active_producers]
+    assert found == [(number, number) for number in range(9)]
+    assert second.active_producers == []
 
 
 def test_aborted_records_are_skipped_after_a_restart(unverified):

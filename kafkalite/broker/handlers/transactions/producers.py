@@ -31,7 +31,7 @@ from kafkalite.broker.security import (
     WRITE,
 )
 from kafkalite.broker.served_apis import Response, ServingNode, UnstableVersion, serves
-from kafkalite.broker.stepping import Work
+from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work
 from kafkalite.config.broker import TRANSACTION_TWO_PHASE_COMMIT_ENABLE
 from kafkalite.coordination.transaction import ProducerEpoch
 from kafkalite.coordination.transaction_coordinator import InitOptions
@@ -144,11 +144,13 @@ def describe_producers(
         (topic.name, index) for topic in request.topics for index in topic.partition_indexes
     )
 
+    producers: list[ProducerStateEntry] = []
+
     def partition(name: str, index: int) -> Response:
         client.must(READ, TOPIC, name)
         check_repetitions(named[name, index])
-        log = node.replicas.leader(name, index).log
-        return {"active_producers": [_described(producer) for producer in log.producers]}
+        producers.extend(node.replicas.leader(name, index).log.producers)
+        return {"active_producers": []}
 
     topics: list[Response] = []
 
@@ -159,6 +161,11 @@ def describe_producers(
             partitions += entry_responses(
                 [index], "partition_index", partial(partition, topic.name)
             )
+            for begin in range(0, len(producers), ENTRIES_AT_ONCE):
+                some = producers[begin : begin + ENTRIES_AT_ONCE]
+                partitions[-1]["active_producers"] += map(_described, some)
+                yield
+            producers.clear()
             yield
         yield
     return {"topics": topics}
