@@ -33,6 +33,7 @@ from kafkalite.records.control import TransactionMarker
 from kafkalite.storage.compaction.cleaning import clean
 from kafkalite.storage.log.log_reader import read
 from kafkalite.storage.segment import aborted_lookup
+from kafkalite.storage.segment.aborted_lookup import AbortedLookup
 from kafkalite.storage.state.verification import NOT_REQUIRED
 from tests.broker.local_harness import LocalClient, LocalNode, batch_of, descriptor_count
 from tests.handlers.denying import Denying
@@ -198,7 +199,23 @@ def test_connection_that_ends_cancels_its_lookups(host, local_client, monkeypatc
     host.until(lambda: not counts["waiting"])
 
 
-def test_error_in_a_later_step_of_a_lookup_is_sent(host, local_client, monkeypatch):
+def test_index_that_cannot_be_read_in_a_later_step_is_an_error(host, local_client, monkeypatch):
+    abort_transactions(host, range(100), together=True)
+    monkeypatch.setattr(aborted_lookup, "BUDGET", 0)
+    local_client.send_read(host.topic, **COMMITTED_READ)
+    counts = host.local_listener.counts
+    host.until(lambda: counts["waiting"])
+
+    def failing(self, budget):
+        raise KafkaStorageError("The index was truncated by another program.")
+
+    monkeypatch.setattr(AbortedLookup, "step", failing)
+    future(host, 1)
+    assert local_client.receive_grant()["error_code"] == KafkaStorageError.code
+    assert counts["waiting"] == 0
+
+
+def test_partition_deleted_during_a_lookup_is_an_error(host, local_client, monkeypatch):
     abort_transactions(host, range(100), together=True)
     monkeypatch.setattr(aborted_lookup, "BUDGET", 0)
     local_client.send_read(host.topic, **COMMITTED_READ)

@@ -10,6 +10,7 @@ from kafkalite.protocol.schemas.share import SHARE_FETCH
 from kafkalite.protocol.schemas.share_records import SharePartitionKey
 from kafkalite.records.batch import Record, build
 from kafkalite.records.control import TransactionMarker
+from kafkalite.storage.segment import aborted_lookup
 from tests.handlers.test_share_fetches import (
     ACCEPT,
     Member,
@@ -112,3 +113,18 @@ def test_read_uncommitted_group_gets_records_of_all_transactions(broker, topic_i
         offset for first, last, _ in offsets_of(member) for offset in range(first, last + 1)
     }
     assert {0, 1, 3} <= offsets
+
+
+def test_share_fetch_continues_a_lookup_in_steps(broker, member, monkeypatch):
+    alter(broker, share_isolation_level="read_committed")
+    transactions = Transactions(broker)
+    for producer_id in range(100):
+        transactions.write(producer_id, b"aborted")
+    produce(broker, "t", b"a")
+    for producer_id in range(100):
+        transactions.end(producer_id, is_commit=False)
+    monkeypatch.setattr(aborted_lookup, "BUDGET", 1)
+    monkeypatch.setattr(aborted_lookup, "BLOCK_COUNT", 8)
+    response = member.fetch(0)
+    (result,) = response.responses[0].partitions
+    assert [tuple(each.values())[:2] for each in result.acquired_records] == [(100, 100)]

@@ -10,7 +10,7 @@ from kafkalite.broker.handlers.transactions import producers
 from kafkalite.broker.replica import delayed_fetch
 from kafkalite.broker.security import ALTER, CLUSTER_ACTION, WRITE
 from kafkalite.protocol.schemas.fetch import FETCH
-from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
+from kafkalite.protocol.schemas.offsets import DELETE_RECORDS, LIST_OFFSETS
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS, WRITE_TXN_MARKERS
 from kafkalite.records.batch import Record, batches, build
@@ -20,7 +20,7 @@ from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-LATEST = -1
+LATEST, MAX_TIMESTAMP = -1, -3
 
 
 def produce(
@@ -72,13 +72,17 @@ def fetch(node: InProcess, offset: int, isolation_level: int, version=12, **fiel
     return entry
 
 
-def end_offset(node: InProcess, isolation_level: int) -> int:
-    partitions = [{"partition_index": 0, "timestamp": LATEST, "current_leader_epoch": -1}]
+def listed(node: InProcess, timestamp: int, isolation_level: int) -> int:
+    partitions = [{"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}]
     response = node.request(
         LIST_OFFSETS, 7, replica_id=-1, isolation_level=isolation_level,
         topics=[{"name": "a", "partitions": partitions}],
     )  # fmt: skip
     return int(response.topics[0].partitions[0].offset)
+
+
+def end_offset(node: InProcess, isolation_level: int) -> int:
+    return listed(node, LATEST, isolation_level)
 
 
 def record_count(entry) -> int:
@@ -243,6 +247,38 @@ def test_describe_producers_has_the_open_transaction(unverified):
     assert described() == (1, -1, 6)
 
 
+def test_offset_of_a_timestamp_is_below_the_last_stable_offset(unverified):
+    assert produce(unverified, 8, transactional=False).error_code == 0
+    unverified.clock.advance(1_000)
+    begun_ms = unverified.clock.wall_ms()
+    assert produce(unverified, 7).error_code == 0
+    for timestamp, offset in ((begun_ms, 1), (MAX_TIMESTAMP, 1), (begun_ms - 1_000, 0)):
+        assert listed(unverified, timestamp, READ_UNCOMMITTED) == offset
+        assert listed(unverified, timestamp, READ_COMMITTED) == (offset if offset < 1 else -1)
+    write(unverified, marker(7))
+    assert listed(unverified, begun_ms, READ_COMMITTED) == 1
+
+
+@pytest.mark.parametrize("offset", [2, -1])
+def test_records_of_an_open_transaction_can_be_deleted(unverified, offset):
+    for sequence in range(3):
+        assert produce(unverified, sequence=sequence).error_code == 0
+    asked = [{"name": "a", "partitions": [{"partition_index": 0, "offset": offset}]}]
+    response = unverified.request(DELETE_RECORDS, 2, topics=asked, timeout_ms=1_000)
+    (deleted,) = response.topics[0].partitions
+    start = offset if offset > 0 else 3
+    assert (deleted.error_code, deleted.low_watermark) == (0, start)
+    entry = fetch(unverified, start, READ_COMMITTED)
+    assert (entry.last_stable_offset, entry.high_watermark) == (start, 3)
+    assert not entry.records
+    write(unverified, marker(commit=False))
+    entry = fetch(unverified, start, READ_COMMITTED)
+    assert (entry.last_stable_offset, entry.log_start_offset) == (4, start)
+    assert [(each.producer_id, each.first_offset) for each in entry.aborted_transactions] == [
+        (7, 0)
+    ]
+
+
 def test_producers_of_a_partition_are_described_in_steps(unverified, monkeypatch):
     monkeypatch.setattr(producers, "ENTRIES_AT_ONCE", 2)
     for producer_id in range(9):
@@ -345,9 +381,10 @@ def test_fetch_returns_records_after_a_lookup_in_steps(unverified, lookup_steps,
 
 def test_waiting_fetch_returns_records_after_a_lookup_in_steps(unverified, lookup_steps):
     abort_together(unverified, 150)
+    size = 151 * 96  # more than 151 batches and the list of 150 transactions
     partitions = [{"partition": 0, "fetch_offset": 149, "partition_max_bytes": 1 << 20}]
     wire = unverified.send(
-        FETCH, 12, replica_id=-1, max_wait_ms=60_000, min_bytes=151 * 96, max_bytes=1 << 20,
+        FETCH, 12, replica_id=-1, max_wait_ms=60_000, min_bytes=size, max_bytes=size,
         session_epoch=-1, isolation_level=READ_COMMITTED,
         topics=[{"topic": "a", "partitions": partitions}],
     )  # fmt: skip
@@ -357,7 +394,7 @@ def test_waiting_fetch_returns_records_after_a_lookup_in_steps(unverified, looku
     unverified.until(lambda: wire.sent is not None)
     (entry,) = unverified.response(wire, FETCH, 12).responses[0].partitions
     assert len(lookup_steps) >= 4
-    assert len(entry.aborted_transactions) == 150 and record_count(entry) > 151
+    assert len(entry.aborted_transactions) == 150 and len(entry.records) == size
 
 
 def test_partition_behind_many_aborted_transactions_is_read_later(unverified, monkeypatch):

@@ -174,6 +174,15 @@ def test_list_of_transactions_that_were_open_together_is_bounded(tmp_path, abort
         offset = headers[-1].last_offset + 1
 
 
+def test_first_partition_of_a_read_has_a_batch_in_any_case(tmp_path):
+    log = open_log(tmp_path, ONE_SEGMENT)
+    together(log, 20)
+    found, listed = read_committed(log, 5, 1, log.end_offset, 0)
+    assert found is not None
+    assert [each.header.base_offset for each in batches(found.read())] == [5]
+    assert listed == [(5, 5)]
+
+
 def test_read_of_a_later_partition_ends_before_its_first_transaction(tmp_path):
     log = open_log(tmp_path, ONE_SEGMENT)
     add(log, 9, 0, transactional=False)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kafkalite.storage.state.open_transactions import OpenTransactions
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["begin", "end", "commit", "truncate"]), st.integers(0, 9)),
+    st.tuples(st.sampled_from(["begin", "end", "end", "commit", "truncate"]), st.integers(0, 3)),
     max_size=80,
 )
 
 
 @given(STEPS, st.integers(0, 60))
+@example([("begin", 0), ("begin", 1), ("end", 1), ("end", 0), ("commit", 2)], 0)
+@example([("begin", 0), ("begin", 1), ("end", 0), ("end", 1), ("commit", 2), ("commit", 1)], 0)
 def test_last_stable_offset_equals_that_of_a_search(steps, log_start_offset):
     transactions = OpenTransactions()
     begun: dict[int, int] = {}
