@@ -41,6 +41,10 @@ cdef inline Py_ssize_t slot_of(const int64_t* ids, Py_ssize_t count, int64_t id)
     return slot
 
 
+cdef inline bint has_id(const int64_t* ids, Py_ssize_t count, int64_t id) noexcept nogil:
+    return id != FREE and ids[slot_of(ids, count, id)] == id
+
+
 # ---------------------------------------------------------------------------------------------
 # Batch headers
 
@@ -146,7 +150,7 @@ def find_aborted(entries, int64_t upper_offset, Py_ssize_t count_max, producer_i
         follow = stable_offset < upper_offset
         if first_offset < upper_offset:
             producer_id = load_i64(entry + ENTRY_PRODUCER_ID)
-            if ids == NULL or ids[slot_of(ids, slots, producer_id)] == producer_id:
+            if ids == NULL or has_id(ids, slots, producer_id):
                 found.append((producer_id, first_offset))
                 follow = follow and len(found) < count_max
         entry += ENTRY_SIZE_

@@ -32,7 +32,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from kafkalite._ext import codec, offset_index, record_batch, records, segment_walk, wire
+from kafkalite._ext import (
+    aborted_scan,
+    codec,
+    offset_index,
+    record_batch,
+    records,
+    segment_walk,
+    wire,
+)
 from kafkalite._ext.record_scan import RecordScan
 from kafkalite.errors import CorruptMessage, KafkaError
 from kafkalite.protocol.frame import FLEXIBLE_FROM, write_header
@@ -48,6 +56,7 @@ from tests.fuzz.torn_frames import loop, loop_seeds
 from tests.protocol.annotated import bytes_of
 from tests.protocol.values import filled, versions
 from tests.records import golden_segments as golden
+from tests.twins import aborted_scan as aborted_twin
 from tests.twins import codec_reader as codec_twin
 from tests.twins import offset_index as index_twin
 from tests.twins import record_batch as batch_twin
@@ -305,6 +314,9 @@ def segments(given: memoryview) -> int:
     code, position, _ = segment_walk.find_timestamp(file, 0, size, sought, base)
     assert (code, position) == walk_twin.find_timestamp(whole, 0, sought, base)
     assert segment_walk.walk_to_end(file, 0, size) == walk_twin.walk_to_end(whole, 0)
+    *walked, table = aborted_scan.walk_transactions(file, 0, size, base, how & 7)
+    *expected, ids = aborted_twin.walk_transactions(whole, 0, base, how & 7)
+    assert walked == expected and {*memoryview(table).cast("q")} - {-1} == ids
     found = segment_walk.scan(file, 0, size, base, base, interval, 0, -1, base, -1, -1, gaps_to)
     assert found == walk_twin.scan(whole, base, interval, gaps_to)
     if how & 128:
@@ -320,7 +332,7 @@ def segments_seeds() -> Iterator[bytes]:
             yield SEGMENT.pack(how, 0, 3) + segment + bytes(70)
     several = b"".join(
         build(some_records(), base_offset=3 * at, producer_id=at // 8, producer_epoch=0,
-              base_sequence=at, leader_epoch=at)
+              base_sequence=at, leader_epoch=at, transactional=at % 5 == 4)
         for at in range(12)
     )  # fmt: skip
     yield SEGMENT.pack(AS_GIVEN | 8, 0, 20) + several
@@ -356,6 +368,11 @@ def indexes(given: memoryview) -> int:
         file, tail = filed(believed), believed[in_file * size : count * size]
         assert floor(file, in_file, tail, key) == floor_twin(file, in_file, tail, key)
         found = 10 * found + min(count, 9)
+    whole = bytes(entries[: len(entries) // aborted_scan.ENTRY_SIZE * aborted_scan.ENTRY_SIZE])
+    for ids, table in ((None, None), ({0}, struct.pack("=16q", 0, *[-1] * 15))):
+        assert aborted_scan.find_aborted(whole, key, 1 + stored, table) == (
+            aborted_twin.find_aborted(whole, key, 1 + stored, ids)
+        )
     return 1 + found
 
 
@@ -368,6 +385,10 @@ def indexes_seeds() -> Iterator[bytes]:
         )
         yield INDEX.pack(count, 500) + b"".join(
             struct.pack(">qi", 3 * offset, offset) for offset in offsets
+        )
+        yield INDEX.pack(count, 500) + b"".join(
+            aborted_twin.ENTRY.pack(0, offset % 3, offset, offset + 7, offset - 9)
+            for offset in offsets
         )
 
 

@@ -17,7 +17,7 @@ from tests.twins import aborted_scan as twin
 
 OFFSETS = st.integers(0, 40)
 IDS = st.integers(0, 12) | st.integers(0, (1 << 63) - 1)
-ENTRIES = st.lists(st.tuples(st.just(0), IDS, OFFSETS, OFFSETS, OFFSETS), max_size=30)
+ENTRIES = st.lists(st.tuples(st.just(0), IDS | st.just(-1), OFFSETS, OFFSETS, OFFSETS), max_size=30)
 
 
 @st.composite
