@@ -57,7 +57,8 @@ def tools_words() -> Sequence[str]:
     return words("java_tools", "Tools", TOOLS, TOOLS_CORE)
 
 
-def words(folder: str, program: str, *artifacts: tuple[str, str]) -> Sequence[str]:
+def words(folder: str | Path, program: str, *artifacts: tuple[str, str]) -> Sequence[str]:
+    """Return the command of a program; `folder` is relative to this one, unless it is absolute."""
     if not shutil.which("java") or not shutil.which("javac"):
         raise Unavailable("Java's programs need `java` and `javac`")
     if not all(map(fetched, artifacts)):

@@ -1,12 +1,12 @@
 """F22: groups whose members join, leave, are killed, pause and return as zombies, all the time.
 
-Two groups of real clients read one topic; some members of each are static.  The first is of
-librdkafka's members of the classic protocol, with eager or cooperative rebalances.  The second is
-mixed of both protocols and several clients, and changes its protocol when the last member of the
-consumer protocol goes, or the first comes.  About every second a fault hits one of the groups, now
-and then the coordinator.  All that the coordinator accepted is read from `__consumer_offsets` by an
-ordinary consumer and checked (group_log.py); at the end every record must have been read by each
-group, and all must be committed soon after the faults end.
+Two groups of real clients read one topic; some members of each are static.  The first is of members
+of the classic protocol, of librdkafka and others, with eager or cooperative rebalances.  The second
+is mixed of both protocols and all clients (member_kinds.py), and changes its protocol when the last
+member of the consumer protocol goes, or the first comes.  About every second a fault hits one of
+the groups, now and then the coordinator.  All that the coordinator accepted is read from
+`__consumer_offsets` by an ordinary consumer and checked (group_log.py); at the end every record
+must have been read by each group, and all must be committed soon after the faults end.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import json
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -42,32 +41,10 @@ from tests.faults.group_log import (
 from tests.faults.group_member import HEARTBEAT_MS, SESSION_MS
 from tests.faults.harness import load_factor
 from tests.faults.history import ACKED, History, Send
+from tests.faults.member_kinds import COOPERATIVE, EAGER, MIXED, GroupKinds, MemberKind
 from tests.faults.prober import guarded
 from tests.faults.processes import SUPERVISOR, Processes
 
-EAGER, COOPERATIVE, MIXED = "eager", "cooperative", "mixed"
-LIBRDKAFKA, KAFKA_PYTHON, NATIVE = "librdkafka", "kafka_python", "native"
-
-
-class MemberKind(NamedTuple):
-    """The client of a member, and its assignor; "consumer" is the consumer protocol."""
-
-    client: str
-    strategy: str
-
-    @property
-    def is_classic(self) -> bool:
-        return self.strategy != "consumer"
-
-
-CLASSIC_KINDS = (MemberKind(LIBRDKAFKA, "range"), MemberKind(KAFKA_PYTHON, "range"))
-CONSUMER_KINDS = (MemberKind(LIBRDKAFKA, "consumer"), MemberKind(NATIVE, "consumer"))
-KINDS = {
-    EAGER: (MemberKind(LIBRDKAFKA, "roundrobin"),),
-    COOPERATIVE: (MemberKind(LIBRDKAFKA, "cooperative-sticky"),),
-    MIXED: (*CLASSIC_KINDS, *CONSUMER_KINDS),
-}
-"""The kinds of a group's members."""
 DYNAMIC, STATIC = 3, 2
 MEMBERS_MAX = 6
 PACE_S = (0.2, 1.2)
@@ -77,6 +54,8 @@ QUIET_S_MAX = 60.0
 """Maximum wait for events that are expected much sooner."""
 EXPECTED_ERRORS = ("fenced", "instance")
 """Words of the errors of two members with one instance id."""
+EXPECTED_EXITS = (0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)
+"""The last two are of members that had hardly started; the last is Java's."""
 PRODUCE_PAUSE_S = 0.02
 PRODUCE_COUNT = 40
 CONFIG = {
@@ -123,8 +102,10 @@ class Churn:
         self.processes = Processes(self.broker)
         names = ((EAGER, COOPERATIVE)[self.seed % 2], MIXED)
         self.groups = {name: GroupHistory() for name in names}
-        self.static_kinds = (CLASSIC_KINDS, CONSUMER_KINDS)[self.seed // 2 % 2]
-        """The kinds of the static members of the mixed group."""
+        static_classic = self.seed // 2 % 2 == 0
+        self.kinds = {name: GroupKinds(name, static_classic=static_classic) for name in names}
+        self.started: Counter[str] = Counter()
+        """The number of members by client and strategy."""
         self.client_ids: dict[tuple[str, str], str] = {}
         """By group and member id, of members of groups of the consumer protocol."""
         self.members: list[Member] = []
@@ -223,12 +204,13 @@ class Churn:
         """Start a member, or restart a static one, of this kind or of one by chance."""
         self.names += 1
         name = instance or f"{group}-{self.names}"
-        kind = kind or self.dice.choice(KINDS[group])
+        kind = kind or self.kinds[group].choose(self.dice, static=bool(instance))
+        self.started[" ".join(kind)] += 1
         self.turns[name] += 1
         words = [self.broker.bootstrap, self.topic, group, name, str(self.turns[name]),
                  kind.strategy, *([instance] if instance else [])]  # fmt: skip
         process = subprocess.Popen(
-            [sys.executable, "-m", f"tests.faults.{kind.client}_member", *words],
+            [*kind.command(), *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # librdkafka writes there that a second one fenced it
             text=True,
@@ -338,9 +320,7 @@ class Churn:
         """Run until there were `count` rebalances, then wait until the groups are stable."""
         for group in self.groups:
             for number in range(DYNAMIC + STATIC):
-                is_static = number < STATIC
-                kind = self.static_kinds[number] if group == MIXED and is_static else None
-                self.start(group, f"{group}-static-{number}" if is_static else "", kind)
+                self.start(group, f"{group}-static-{number}" if number < STATIC else "")
         for thread in self.threads:
             thread.start()
         deadline = time.monotonic() + 30 + 4 * count * load_factor()
@@ -417,8 +397,7 @@ class Churn:
                 self.faults.append(f"I14: {member.name} does not end")
                 member.process.kill()
                 member.process.wait()
-            # A member that has hardly started ends by the signal itself.
-            if member.process.returncode not in (0, -signal.SIGKILL, -signal.SIGTERM):
+            if member.process.returncode not in EXPECTED_EXITS:
                 self.faults.append(f"{member.name} ended with {member.process.returncode}")
             assert member.reader is not None and member.process.stdout is not None
             member.reader.join()

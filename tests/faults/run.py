@@ -62,6 +62,8 @@ class Run:
     """The broker's own log."""
     recoveries: dict[str, list[float]] = field(default_factory=dict)
     acts: dict[str, int] = field(default_factory=dict)
+    members: dict[str, int] = field(default_factory=dict)
+    """The number of members that were started, by client and strategy."""
 
     @property
     def acked_per_second(self) -> float:
@@ -89,6 +91,7 @@ class Run:
             violations=len(self.complaints),
             void=self.void,
             **({"acts": self.acts} if self.acts else {}),
+            **({"members": self.members} if self.members else {}),
             recovery_s={kind: spread(times) for kind, times in sorted(self.recoveries.items())},
         )
 
@@ -170,6 +173,7 @@ def churned(plan: Plan) -> Run:
             play.end()
         came.done = play.generations
         came.recoveries = play.recoveries
+        came.members = dict(sorted(play.started.items()))
         came.diary = play.diary
         came.log = (broker.data / "kafkalite.log").read_text()
         came.complaints = play.faults

@@ -122,7 +122,7 @@ FAULTS: Table = {
             "test_timeout_after_a_reload_is_within_its_bounds_whatever_the_clock",
         ],
     },
-    "F22: groups under churn, one of them with members of both protocols and three clients": {
+    "F22: groups under churn, one of them with members of both protocols and five clients": {
         "tests/faults/test_faults.py": ["test_groups_have_one_owner_per_partition_under_churn"],
         "tests/client/test_mixed_groups.py": ["test_members_of_two_clients_read_each_record_once"],
     },
