@@ -590,6 +590,7 @@ class GroupCoordinator:
         """Refuse the replies of a decision that was not written; its own request has failed."""
         if self._unwritten is not None:
             token, replies = self._unwritten
+            self.drop_token(token)
             self._refused += [reply for reply in replies if reply.token is not token]
             self._unwritten = None
             self._consumer.write_failed(self._deadlines)

@@ -77,7 +77,8 @@ class GroupTable:
         known, self._replaced = self._replaced, None
         if known is not None and not is_written:
             other = self.get(known.group_id)
-            if other is not None:
+            if isinstance(other, ClassicGroup):
+                other.drop_sessions(self._deadlines)
                 self.drop(other)
             self.add(known)
             self.update_size(known)

@@ -474,6 +474,11 @@ class ClassicGroup:
         elif due.kind == SYNC:
             self.expire_sync(draft)
 
+    def drop_sessions(self, deadlines: Deadlines[DeadlineKey]) -> None:
+        """Drop the session deadlines of the members; an upgraded group keeps them."""
+        for member in self.members:
+            deadlines.drop(self._session(member.member_id))
+
     def drop_deadlines(self, deadlines: Deadlines[DeadlineKey]) -> None:
         """Drop the deadlines of the group, and of member ids that were not used to join."""
         deadlines.drop(self._join_phase.deadline)

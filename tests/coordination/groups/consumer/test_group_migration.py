@@ -8,6 +8,7 @@ import pytest
 
 from kafkalite.coordination.groups.classic.classic_group import ClassicGroup
 from kafkalite.coordination.groups.consumer.consumer_group import ConsumerGroup
+from kafkalite.coordination.groups.decision_draft import RETENTION
 from kafkalite.protocol.schemas.consumer_protocol import (
     CONSUMER_ASSIGNMENT,
     CONSUMER_SUBSCRIPTION,
@@ -475,3 +476,27 @@ def test_classic_join_that_cannot_be_written_leaves_the_empty_consumer_group(har
     harness.writable = True
     assert new.join().code == 0
     assert harness.described()["group_epoch"] == before["group_epoch"] + 1
+
+
+@pytest.mark.parametrize("instance_id", [None, "i"])
+def test_waiting_join_that_cannot_be_written_leaves_no_state(instance_id):
+    harness = with_topic(initial_rebalance_delay_ms=3_000)
+    new = ConsumerClient(harness, "n", "t")
+    new.join()
+    new.leave()
+    harness.after(REBALANCE_MS)
+    # The oldest version joins without a member id, and waits for the initial delay.
+    classic = ClassicConsumer(
+        harness, "c", instance_id=instance_id, version=0 if instance_id is None else 9
+    )
+    harness.writable = False
+    for _ in range(3):
+        assert not classic.send_join().waits
+    harness.after(1)
+    machine = harness.machine
+    assert machine._waiting == {}
+    assert {due.kind for due in machine._deadlines._due_ms} == {RETENTION}
+    harness.writable = True
+    classic.send_join()
+    harness.after(3_000)
+    assert classic.joined.code == 0
