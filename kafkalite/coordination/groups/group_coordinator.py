@@ -513,6 +513,11 @@ class GroupCoordinator:
 
     def _replay_group(self, record: GroupRecord) -> None:
         """Apply a record of a group; it replaces a group of another kind."""
+        upgraded = self.groups.upgraded
+        if upgraded is not None and upgraded.covers(record):
+            if upgraded.is_complete:
+                self._add_upgraded(upgraded.group)
+            return
         group_id, kind = record.group_id, _class_of(record.kind)
         group = self.groups.get(group_id)
         if group is not None and not isinstance(group, kind):
@@ -534,6 +539,12 @@ class GroupCoordinator:
                 self._deadlines.set(DeadlineKey(TARGET, group_id), 0)  # the next tick begins
         self.rebalance_count += group.replay(record)
         self.groups.update_size(group)
+
+    def _add_upgraded(self, group: Group) -> None:
+        self.groups.upgraded = None
+        self.groups.add(group)
+        self.groups.update_size(group)
+        self.rebalance_count += 1
 
     def loaded(self, now_ms: int, wall_ms: int = NO_TIME) -> None:
         """Begin after the last record of the log was replayed."""

@@ -5,19 +5,47 @@ The sizes are approximate: SIZE_MAX for the metadata and assignments of all memb
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kafkalite.coordination.deadlines import Deadlines
 from kafkalite.coordination.groups.classic.classic_group import ClassicGroup
 from kafkalite.coordination.groups.decision_draft import DeadlineKey, DecisionDraft
 from kafkalite.coordination.groups.group import Group
 from kafkalite.errors import GroupMaxSizeReached, UnknownMemberId
+from kafkalite.protocol.schemas.group_records import GroupRecord
 
 SIZE_MAX = 256 << 20
 """Approximate memory limit of all groups together: beyond it no new member is accepted."""
 SMALL_SIZE = 64 << 10
 """A larger member is accepted only while half of SIZE_MAX is free, so that a few large members
 cannot keep out small ones."""
+
+
+class UpgradedGroup:
+    """A group that a decision makes of one of another type, in the state after its records.
+
+    It takes the place of the group that replaying these records would make: the records of a large
+    group are applied once.
+    """
+
+    def __init__(self, group: Group, records: Sequence[GroupRecord]) -> None:
+        self.group = group
+        self._records = records
+        self._count = 0
+
+    def covers(self, record: GroupRecord) -> bool:
+        """Return whether a replayed record is the next of the group's; they have one order."""
+        expected = self._records[self._count]
+        if record is not expected and record != expected:
+            assert not self._count, f"{record} is replayed in place of {expected}"
+            return False
+        self._count += 1
+        return True
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all of its records were replayed."""
+        return self._count == len(self._records)
 
 
 class GroupTable:
@@ -31,6 +59,8 @@ class GroupTable:
         self._sizes: dict[str, int] = {}
         self._replaced: Group | None = None
         """The group that the last decision replaced by one of another type."""
+        self.upgraded: UpgradedGroup | None = None
+        """The group that the last decision makes, until its records are replayed."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -74,6 +104,7 @@ class GroupTable:
 
     def end_replacement(self, *, is_written: bool) -> None:
         """Bring back the group that a decision replaced, if the decision was not written."""
+        self.upgraded = None
         known, self._replaced = self._replaced, None
         if known is not None and not is_written:
             other = self.get(known.group_id)

@@ -260,32 +260,30 @@ class ConsumerGroup:
         if record.value is None:
             self._remove(member_id)
             return
-        member = self._member(member_id)
+        subscription = MemberSubscription.from_record(record.value)
+        member = self.members.get(member_id)
+        if member is None:
+            self._add(ConsumerMember(member_id, subscription))
+            return
         self._count(member, -1)
         self._forget_instance(member)
-        member.subscription = MemberSubscription.from_record(record.value)
+        member.subscription = subscription
         self._count(member, 1)
-        if member.subscription.instance_id is not None:
-            self.by_instance[member.subscription.instance_id] = member_id
+        if subscription.instance_id is not None:
+            self.by_instance[subscription.instance_id] = member_id
 
     def _replay_current(self, record: GroupRecord) -> None:
         member_id = record.key.name
-        if record.value is None and member_id not in self.members:
-            return
-        member = self._member(member_id)
-        self._disown(member_id, member.current)
-        before_count = member.current.partition_count
         value = record.value
+        member = self.members.get(member_id)
+        if member is None:
+            if value is None:
+                return
+            member = ConsumerMember(member_id)
+            self._add(member)
         is_deleted = value is None
-        member.current = CurrentAssignment() if is_deleted else CurrentAssignment.from_record(value)
-        added_count = member.current.partition_count - before_count
-        self._members_size += PARTITION_SIZE * added_count
-        for partitions in (member.current.assigned, member.current.pending):
-            self._own(member_id, partitions)
-        if self.is_reconciled(member):
-            self._unreconciled.discard(member_id)
-        else:
-            self._unreconciled.add(member_id)
+        after = CurrentAssignment() if is_deleted else CurrentAssignment.from_record(value)
+        self._assign(member, after)
 
     _REPLAY = {
         CONSUMER_GROUP: _replay_group,
@@ -299,14 +297,36 @@ class ConsumerGroup:
 
     # -- indexes -----------------------------------------------------------------------------
 
-    def _member(self, member_id: str) -> ConsumerMember:
-        """Return a member; add it if this is the first record of it."""
-        member = self.members.get(member_id)
-        if member is None:
-            member = self.members[member_id] = ConsumerMember(member_id)
+    def add_member(
+        self, member: ConsumerMember, current: CurrentAssignment, target: Partitions
+    ) -> None:
+        """Add a new member, as replaying its records does."""
+        self._add(member)
+        self.target[member.member_id] = target
+        self._assign(member, current)
+
+    def _add(self, member: ConsumerMember) -> None:
+        """Add a member without partitions."""
+        member_id, instance_id = member.member_id, member.subscription.instance_id
+        self.members[member_id] = member
+        self._unreconciled.add(member_id)
+        self._count(member, 1)
+        if instance_id is not None:
+            self.by_instance[instance_id] = member_id
+
+    def _assign(self, member: ConsumerMember, current: CurrentAssignment) -> None:
+        """Replace a member's current assignment."""
+        member_id, before = member.member_id, member.current
+        self._disown(member_id, before)
+        member.current = current
+        added_count = current.partition_count - before.partition_count
+        self._members_size += PARTITION_SIZE * added_count
+        for partitions in (current.assigned, current.pending):
+            self._own(member_id, partitions)
+        if self.is_reconciled(member):
+            self._unreconciled.discard(member_id)
+        else:
             self._unreconciled.add(member_id)
-            self._count(member, 1)
-        return member
 
     def _remove(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)

@@ -152,7 +152,13 @@ class CurrentAssignment(NamedTuple):
     @property
     def partition_count(self) -> int:
         """Number of partitions that the member owns."""
-        return sum(map(len, self.assigned.values())) + sum(map(len, self.pending.values()))
+        count = 0
+        # Most members have partitions of one topic or none: a loop is faster than `sum`.
+        for epochs in self.assigned.values():
+            count += len(epochs)
+        for epochs in self.pending.values():
+            count += len(epochs)
+        return count
 
 
 @dataclass(slots=True)

@@ -48,7 +48,7 @@ from kafkalite.coordination.groups.descriptions import DescriptionSteps
 from kafkalite.coordination.groups.group import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, GroupKind
 from kafkalite.coordination.groups.group_limits import GroupLimits
 from kafkalite.coordination.groups.group_settings import ConsumerGroupSettings
-from kafkalite.coordination.groups.group_table import GroupTable
+from kafkalite.coordination.groups.group_table import GroupTable, UpgradedGroup
 from kafkalite.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
@@ -133,14 +133,13 @@ class ConsumerMembership:
         is_joinable = group is None or is_classic or (group.idle and not is_share)
         if request.member_epoch != 0 or not is_joinable:
             raise GroupIdNotFound(f"Consumer group {request.group_id} does not exist.")
-        after = ConsumerGroup(request.group_id)
         if isinstance(group, ClassicGroup) and group.members:
-            self._upgrade(group, after, draft)
-        elif group is not None:
+            return self._upgrade(group, draft)
+        if group is not None:
             draft.records += group.tombstones()
-        return after
+        return ConsumerGroup(request.group_id)
 
-    def _upgrade(self, group: ClassicGroup, after: ConsumerGroup, draft: DecisionDraft) -> None:
+    def _upgrade(self, group: ClassicGroup, draft: DecisionDraft) -> ConsumerGroup:
         """Convert a classic group with members to a consumer group."""
         limits = draft.limits
         if limits.migration_policy not in UPGRADES:
@@ -153,13 +152,13 @@ class ConsumerMembership:
                 f"Group {group.group_id} has {len(group.members)} members, more than"
                 f" group.consumer.max.size={limits.consumer_max_size}."
             )
-        records = upgraded(group, self._topics)
+        after, records = upgraded(group, self._topics)
         draft.records += group.tombstones()
         draft.records += records
-        for record in records:
-            after.replay(record)
+        self._groups.upgraded = UpgradedGroup(after, records)
         for member in after.members.values():
             self.extend_session(after, member, draft)
+        return after
 
     def _member(self, change: GroupChange, request: Fields, client: GroupClient) -> ConsumerMember:
         """Return the member that sent a heartbeat; a new one is not in the group yet."""

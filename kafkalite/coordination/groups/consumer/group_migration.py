@@ -6,9 +6,12 @@
 
 Both need the members' subscriptions and assignments, which are opaque to classic groups.
 
-Left out: migration in steps.  Its records are one batch, so that a crash leaves one of the two
-groups, and no other decision can come between.  With 1,000 members an upgrade takes about 75 ms of
-the event loop, a downgrade about 35 ms; both grow with the number of members.
+Its records are one batch, so that a crash leaves one of the two groups, and no other decision can
+come between.  With 1,000 members an upgrade takes about 40 ms of the event loop, a downgrade about
+30 ms; both grow with the number of members.
+
+Left out: migration in steps, for groups of more than about 1,200 members, whose migration takes a
+tick of over 50 ms.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kafkalite.coordination.groups.assignment.subscribed_topics import Topics
+from kafkalite.coordination.groups.assignment.topic_partitions import Partitions
 from kafkalite.coordination.groups.classic.classic_generation import ClassicGeneration
 from kafkalite.coordination.groups.classic.classic_group import ClassicGroup
 from kafkalite.coordination.groups.classic.classic_members import ClassicMember, ClassicMembers
@@ -100,10 +104,11 @@ def assignment_bytes(member: ConsumerMember, topics: Topics) -> bytes:
 # -- upgrade -------------------------------------------------------------------------------------
 
 
-def upgraded(group: ClassicGroup, topics: Topics) -> list[GroupRecord]:
-    """Return the records of a consumer group with the members of a classic group.
+def upgraded(group: ClassicGroup, topics: Topics) -> tuple[ConsumerGroup, list[GroupRecord]]:
+    """Return a consumer group with the members of a classic group, and its records.
 
-    Raise GroupIdNotFound if a subscription or assignment cannot be converted.
+    The group is as replaying the records makes it, in a fraction of the time.  Raise
+    GroupIdNotFound if a subscription or assignment cannot be converted.
     """
     if group.generation.protocol_type != PROTOCOL_TYPE:
         raise GroupIdNotFound(
@@ -124,14 +129,17 @@ def upgraded(group: ClassicGroup, topics: Topics) -> list[GroupRecord]:
                         f"Two members of group {group_id} are assigned the same partition."
                     )
         current = CurrentAssignment(epoch, epoch, assigned=assigned)
-        target = {topic_id: sorted(epochs) for topic_id, epochs in assigned.items()}
+        target: Partitions = {topic_id: sorted(epochs) for topic_id, epochs in assigned.items()}
         records += (
             subscription.to_record(group_id, member.member_id),
             target_record(group_id, member.member_id, target),
             current.to_record(group_id, member.member_id),
         )
+        after.add_member(ConsumerMember(member.member_id, subscription), current, target)
     records.append(after.target_epoch_record(epoch, 0))
-    return records
+    for record in (records[0], records[-1]):
+        after.replay(record)
+    return after, records
 
 
 def _upgraded_subscription(member: ClassicMember, group: ClassicGroup) -> MemberSubscription:

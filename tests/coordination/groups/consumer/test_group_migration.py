@@ -15,6 +15,7 @@ from kafkalite.protocol.schemas.consumer_protocol import (
     read_versioned,
     write_versioned,
 )
+from tests.coordination.groups.consumer.test_consumer_group_properties import state_of
 from tests.coordination.groups.consumers import ConsumerClient, settle
 from tests.coordination.groups.harness import (
     REBALANCE_MS,
@@ -174,6 +175,26 @@ def test_upgraded_group_survives_a_restart(harness):
     assert harness.described() == before
     go_on(harness, classic, new)
     assert harness.machine.list()[0]["group_state"] == "Stable"
+
+
+@pytest.mark.parametrize("instance_id", [None, "i"])
+def test_upgraded_group_is_as_its_records_restore_it(harness, instance_id):
+    """The decision has made the group, so replaying its records does not apply them again."""
+    classic = [ClassicConsumer(harness, "a", instance_id=instance_id)]
+    classic.append(ClassicConsumer(harness, "b"))
+    harness.joined(*classic)
+    leader = next(client for client in classic if client.leads)
+    for client in classic:
+        if client is not leader:
+            client.sync()
+    leader.sync({each.member_id: assignment_of(2 * at) for at, each in enumerate(classic)})
+    count = harness.machine.rebalance_count
+    ConsumerClient(harness, "n", "t", instance_id=instance_id).join()
+    group = harness.machine.groups.get("g")
+    replayed = harness.replayed(harness.read_log())
+    assert state_of(group) == state_of(replayed.groups.get("g"))
+    assert harness.machine.groups.size == replayed.groups.size
+    assert harness.machine.rebalance_count > count
 
 
 def test_waiting_members_of_an_upgraded_group_get_rebalance_in_progress(harness):
