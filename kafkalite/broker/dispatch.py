@@ -11,7 +11,8 @@ unsupported version gets a response in version 0 (KIP-511).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite.broker.client_context import ClientConnection, ClientContext
@@ -125,18 +126,19 @@ class Dispatcher:
             raise Disconnect(
                 f"invalid {handler.api.name} request, version {header.version}: {error}"
             ) from None
+        refuse = _refusal(handler, request, header.version)
         if handler.at is ServingNode.CONTROLLER and not self._node.controller.is_local:
             forwarded = self._node.controller.forward(frame, connection.peer, connection.local).map(
                 lambda encoded: [encoded]
             )
-            return self._respond_later(connection, handler, header, forwarded, start_ns)
+            return self._respond_later(connection, handler, header, refuse, forwarded, start_ns)
         try:
             response = handler.handle(self._node, request, client)
         except KafkaError as error:
-            response = _error_response(handler, error)
+            response = refuse(error)
         if isinstance(response, Future):
             encoded = response.map(lambda response: self._encode(handler, header, response))
-            return self._respond_later(connection, handler, header, encoded, start_ns)
+            return self._respond_later(connection, handler, header, refuse, encoded, start_ns)
         chunks = None if response is None else self._encode(handler, header, response)
         counts.times.add(self._now_ns() - start_ns)
         return chunks
@@ -166,6 +168,7 @@ class Dispatcher:
         connection: ClientConnection,
         handler: Handler,
         header: RequestHeader,
+        refuse: Callable[[KafkaError], Any],
         future: Future[Chunks],
         start_ns: int,
     ) -> DeferredResponse:
@@ -175,7 +178,7 @@ class Dispatcher:
         def send(chunks: Chunks | None, error: KafkaError | None) -> None:
             if error is not None:
                 try:
-                    chunks = self._encode(handler, header, _error_response(handler, error))
+                    chunks = self._encode(handler, header, refuse(error))
                 except Disconnect:
                     connection.close()
                     return
@@ -197,14 +200,22 @@ def _decode(handler: Handler, header: RequestHeader, frame: memoryview) -> Any:
     return request
 
 
-def _error_response(handler: Handler, error: KafkaError) -> Any:
-    """Return the response for an error of the whole request.
+def _refusal(handler: Handler, request: Any, version: int) -> Callable[[KafkaError], Any]:
+    """Return the function that makes the response for an error of the whole request."""
+    if handler.refuse is not None:
+        return partial(handler.refuse, request, version)
+    return partial(_error_response, handler, version)
 
-    Raises Disconnect if the response has no top-level error code.
+
+def _error_response(handler: Handler, version: int, error: KafkaError) -> Any:
+    """Return the response with the error code of the whole request.
+
+    Raises Disconnect if the response has none in this version.
     """
     if handler.codec is not None and handler.codec.fail is not None:
         return handler.codec.fail(error)
-    names = handler.api.response.struct.fields
-    if "error_code" not in names:
+    fields = handler.api.response.struct.fields
+    code = fields.get("error_code")
+    if code is None or version not in code.versions:
         raise Disconnect(f"{handler.api.name}: {error}")
-    return error_fields(error, messages="error_message" in names)
+    return error_fields(error, messages="error_message" in fields)

@@ -33,6 +33,8 @@ from kafkalite.protocol.schema import Api
 
 Response = dict[str, Any]
 HandlerFunction: TypeAlias = Callable[[Any, Any, ClientContext], Any]
+Refusal: TypeAlias = Callable[[Any, int, KafkaError], Response]
+"""Makes the response for an error, from the request and its version."""
 F = TypeVar("F", bound=HandlerFunction)
 
 
@@ -90,6 +92,8 @@ class Handler(NamedTuple):
     unstable: UnstableVersion | None = None
     feature: str | None = None
     """The feature (coordination/features.py) without which the API is not advertised."""
+    refuse: Refusal | None = None
+    """Makes the response for an error of the whole request, where the API has no one field."""
 
     def highest(self, settings: Settings) -> int:
         """Return the highest version that a node with these settings serves."""
@@ -111,6 +115,7 @@ def serves(
     is_cancellable: bool = True,
     unstable: UnstableVersion | None = None,
     feature: str | None = None,
+    refuse: Refusal | None = None,
 ) -> Callable[[F], F]:
     """Register a function in SERVED as the handler of `api` in `versions` ("2-7" or "0").
 
@@ -122,7 +127,9 @@ def serves(
         assert api.key not in SERVED, f"{api.name} has two handlers"
         low, _, high = versions.partition("-")
         handle = _in_steps(function, is_cancellable)
-        handler = Handler(api, int(low), int(high or low), at, handle, codec, unstable, feature)
+        handler = Handler(
+            api, int(low), int(high or low), at, handle, codec, unstable, feature, refuse
+        )
         assert api.versions[0] <= handler.low <= handler.high <= api.versions[1]
         assert unstable is None or handler.high + 1 == unstable.version == api.versions[1]
         SERVED[api.key] = handler

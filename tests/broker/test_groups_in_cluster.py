@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
+from kafkalite.broker.controller.remote_controller import CONTROLLER_TIMEOUT_MS
 from kafkalite.protocol.schemas.groups import (
     FIND_COORDINATOR,
     HEARTBEAT,
@@ -16,6 +17,7 @@ from kafkalite.protocol.schemas.groups import (
 )
 
 NOT_COORDINATOR = errors.NotCoordinator.code
+NOT_AVAILABLE = errors.CoordinatorNotAvailable.code
 SESSION_MS = 30_000
 
 
@@ -74,6 +76,22 @@ def test_find_coordinator_at_every_node_returns_node_0(cluster, at):
     assert coordinator(cluster, at) == (0, port)
     assert cluster.leader("__consumer_offsets") == 0
     assert join(cluster).error_code == 0
+
+
+@pytest.mark.parametrize("version", [0, 3, 4, 6])
+def test_find_coordinator_without_the_supervisor_is_not_available(cluster, version):
+    """An error that a version does not have would show node 0 with an empty address."""
+    cluster.kill(0, stay_down=True)
+    keys = {"coordinator_keys": ["g", "h"]} if version >= 4 else {"key": "g"}
+    pending = cluster.send(1, FIND_COORDINATOR, version, **keys)
+    cluster.clock.advance(CONTROLLER_TIMEOUT_MS)
+    cluster.until(lambda: pending.is_done)
+    response = pending.response
+    found = response.coordinators if version >= 4 else [response]
+    assert [each.error_code for each in found] == [NOT_AVAILABLE] * len(found)
+    assert [(each.node_id, each.port) for each in found] == [(-1, -1)] * len(found)
+    if version >= 4:
+        assert [each.key for each in found] == ["g", "h"]
 
 
 def test_group_requests_at_a_worker_return_not_coordinator(cluster):

@@ -81,6 +81,8 @@ from kafkalite.protocol.schemas.groups import (
 )
 from kafkalite.protocol.schemas.share_records import SharePartitionKey
 
+COORDINATORS_SINCE = 4
+"""The FindCoordinator version that names several keys (KIP-699)."""
 SHARE_COORDINATOR_SINCE = 6
 """The FindCoordinator version that knows share coordinators (KIP-932)."""
 
@@ -101,7 +103,15 @@ class GroupsNode(HandlerNode, Protocol):
 # -- FindCoordinator -----------------------------------------------------------------------------
 
 
-@serves(FIND_COORDINATOR, versions="0-6", at=ServingNode.CONTROLLER)
+def refuse_coordinators(request: Any, version: int, error: KafkaError) -> Response:
+    """Return the response if the controller, which knows the coordinators, is unavailable."""
+    fields = _no_coordinator(CoordinatorNotAvailable(str(error)))
+    if version < COORDINATORS_SINCE:
+        return fields
+    return {"coordinators": [{"key": key, **fields} for key in request.coordinator_keys]}
+
+
+@serves(FIND_COORDINATOR, versions="0-6", at=ServingNode.CONTROLLER, refuse=refuse_coordinators)
 def find_coordinator(
     node: GroupsNode, request: Any, client: ClientContext
 ) -> Work[Response | Future[Response]]:
@@ -109,7 +119,7 @@ def find_coordinator(
 
     The response waits until its leader, this node, can serve what the client sends next.
     """
-    keys = request.coordinator_keys if client.version >= 4 else [request.key]
+    keys = request.coordinator_keys if client.version >= COORDINATORS_SINCE else [request.key]
     key_type = request.key_type if client.version >= 1 else CoordinatorType.GROUP
     errors: dict[str, KafkaError] = {}
     for key in keys:
@@ -124,7 +134,7 @@ def find_coordinator(
             error = errors.get(key, failure)
             coordinators.append({"key": key, **_coordinator(node, client, key_type, key, error)})
             yield
-        if client.version >= 4:
+        if client.version >= COORDINATORS_SINCE:
             return {"coordinators": coordinators}
         del coordinators[0]["key"]
         return coordinators[0]
@@ -170,12 +180,16 @@ def _coordinator(
     node: GroupsNode, client: ClientContext, key_type: int, key: str, error: KafkaError | None
 ) -> Response:
     if error is not None:
-        return {"node_id": -1, "host": "", "port": -1, **error_fields(error)}
+        return _no_coordinator(error)
     node_id = coordinator_of(node.image, CoordinatorType(key_type), key)
     if node_id is None or node_id not in node.image.nodes:
-        return _coordinator(node, client, key_type, key, CoordinatorNotAvailable())
+        return _no_coordinator(CoordinatorNotAvailable())
     host, port = node.metadata.advertised(client, node.image.nodes[node_id])
     return {"node_id": node_id, "host": host, "port": port, "error_code": 0, "error_message": ""}
+
+
+def _no_coordinator(error: KafkaError) -> Response:
+    return {"node_id": -1, "host": "", "port": -1, **error_fields(error)}
 
 
 # -- membership ----------------------------------------------------------------------------------
