@@ -84,15 +84,11 @@ class AiokafkaMember(GroupMember, ConsumerRebalanceListener):
     # Rebalance callbacks, called in the event loop.
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        await asyncio.to_thread(self.begin, [each.partition for each in assigned])
+        # Records of these partitions may have been read already, so all positions are kept.
+        self.assigned([each.partition for each in assigned])
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         await asyncio.to_thread(self.revoked, [each.partition for each in revoked])
-
-    def begin(self, partitions: list[int]) -> None:
-        with self.lock:
-            self.positions.clear()
-            self.assigned(partitions)
 
     def revoked(self, partitions: Iterable[int]) -> None:
         with self.lock:

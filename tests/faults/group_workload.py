@@ -15,11 +15,12 @@ import json
 import random
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -56,6 +57,7 @@ EXPECTED_ERRORS = ("fenced", "instance")
 """Words of the errors of two members with one instance id."""
 EXPECTED_EXITS = (0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)
 """The last two are of members that had hardly started; the last is Java's."""
+OUTPUT_SIZE_MAX = 1_000
 PRODUCE_PAUSE_S = 0.02
 PRODUCE_COUNT = 40
 CONFIG = {
@@ -76,6 +78,7 @@ class Member:
     kind: MemberKind
     instance: str
     process: subprocess.Popen[str]
+    stderr: IO[bytes]
     reader: threading.Thread | None = None
     resume_at: float = 0.0
     """Time at which a stopped member continues; 0 while it runs."""
@@ -83,6 +86,11 @@ class Member:
     @property
     def lives(self) -> bool:
         return self.process.poll() is None
+
+    def last_output(self) -> str:
+        """Return the end of what the process wrote to standard error."""
+        self.stderr.seek(0)
+        return self.stderr.read()[-OUTPUT_SIZE_MAX:].decode(errors="replace")
 
 
 @dataclass
@@ -209,13 +217,11 @@ class Churn:
         self.turns[name] += 1
         words = [self.broker.bootstrap, self.topic, group, name, str(self.turns[name]),
                  kind.strategy, *([instance] if instance else [])]  # fmt: skip
+        stderr = tempfile.TemporaryFile()
         process = subprocess.Popen(
-            [*kind.command(), *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # librdkafka writes there that a second one fenced it
-            text=True,
+            [*kind.command(), *words], stdout=subprocess.PIPE, stderr=stderr, text=True
         )
-        member = Member(group, name, kind, instance, process)
+        member = Member(group, name, kind, instance, process, stderr)
         member.reader = threading.Thread(
             target=guarded, args=(lambda: self.listen(member), self.faults)
         )
@@ -250,16 +256,22 @@ class Churn:
         if member.lives:
             member.process.send_signal(number)
 
+    def signal_one(self, group: str, number: signal.Signals) -> None:
+        """Send a signal to one of the members that are not static, if any of them runs."""
+        there = self.living(group, static=False)
+        if there:
+            self.send(self.dice.choice(there), number)
+
     # -- faults ------------------------------------------------------------------------------
 
     def kill(self, group: str) -> None:
         """Kill a member; start another."""
-        self.send(self.dice.choice(self.living(group, static=False)), signal.SIGKILL)
+        self.signal_one(group, signal.SIGKILL)
         self.start(group)
 
     def leave(self, group: str) -> None:
         """Terminate a member in an orderly way; start another."""
-        self.send(self.dice.choice(self.living(group, static=False)), signal.SIGTERM)
+        self.signal_one(group, signal.SIGTERM)
         self.start(group)
 
     def grow(self, group: str) -> None:
@@ -388,9 +400,10 @@ class Churn:
     def end(self) -> None:
         """End members and threads, and check that none is left; a second call does nothing."""
         self.resume(float("inf"))
-        for member in self.members:
+        ending, self.members = self.members, []
+        for member in ending:
             self.send(member, signal.SIGTERM)
-        for member in self.members:
+        for member in ending:
             try:
                 member.process.wait(QUIET_S_MAX)
             except subprocess.TimeoutExpired:
@@ -398,10 +411,14 @@ class Churn:
                 member.process.kill()
                 member.process.wait()
             if member.process.returncode not in EXPECTED_EXITS:
-                self.faults.append(f"{member.name} ended with {member.process.returncode}")
+                self.faults.append(
+                    f"{member.name}, {' '.join(member.kind)}, ended with"
+                    f" {member.process.returncode}: {member.last_output()}"
+                )
             assert member.reader is not None and member.process.stdout is not None
             member.reader.join()
             member.process.stdout.close()
+            member.stderr.close()
         self.quiet = True
         self.running = False
         for thread in self.threads:

@@ -86,7 +86,13 @@ public final class GroupMember implements ConsumerRebalanceListener {
             member.run();
             code = 0;
         } catch (RuntimeException fault) {
-            tell("error", text(fault));
+            if (hasConflict(fault)) {
+                tell("error", "instance: " + text(fault));
+                code = 0;
+            } else {
+                tell("error", text(fault));
+                fault.printStackTrace();
+            }
         } finally {
             // System.exit would wait for the hook, which waits for this thread.
             Runtime.getRuntime().halt(code);
@@ -105,16 +111,14 @@ public final class GroupMember implements ConsumerRebalanceListener {
 
     private void run() {
         consumer.subscribe(List.of(topic), this);
-        while (running) {
-            try {
+        try {
+            while (running) {
                 read();
-            } catch (FencedInstanceIdException | UnreleasedInstanceIdException fault) {
-                tell("error", text(fault));
-                break;
+                commit(positions, true);
             }
-            commit(positions, true);
+        } finally {
+            consumer.close();
         }
-        consumer.close();
     }
 
     private void read() {
@@ -190,6 +194,17 @@ public final class GroupMember implements ConsumerRebalanceListener {
 
     private static List<Integer> numbers(Collection<TopicPartition> places) {
         return places.stream().map(TopicPartition::partition).collect(Collectors.toList());
+    }
+
+    /** True if another member has the same instance id; `close` may fail for that reason, too. */
+    private static boolean hasConflict(Throwable fault) {
+        for (Throwable each = fault; each != null; each = each.getCause()) {
+            if (each instanceof FencedInstanceIdException
+                    || each instanceof UnreleasedInstanceIdException) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private static String text(Throwable fault) {
