@@ -172,19 +172,26 @@ def test_error_without_a_retry_ends_the_membership_until_a_new_subscription(erro
     assert membership.next_request(2.0) is not None and membership.error is None
 
 
-def test_group_of_another_type_is_named_as_such_by_the_join_only():
-    group = SimulatedGroup()
-    group.add_consumer()
-    group.settle()
-    joined = group.members[0].membership
+def test_group_of_another_type_is_named_as_such():
     joining = ConsumerProtocolMember(SETTINGS, "m")
     joining.subscribe(SubscribedTopics(("t",)), 0.0)
-    for membership, now_s in ((joining, 0.0), (joined, group.now_s + INTERVAL_MS / 1000)):
-        request = membership.next_request(now_s)
-        assert request is not None
-        answer(membership, request, now_s, error_code=GroupIdNotFound.code, error_message="no")
+    request = joining.next_request(0.0)
+    assert request is not None
+    answer(joining, request, error_code=GroupIdNotFound.code, error_message="no")
     assert "of another type" in str(joining.error)
-    assert "of another type" not in str(joined.error)
+
+
+def test_member_of_a_group_that_is_gone_loses_everything_and_joins_again():
+    """As a member that was paused: its session has expired, and its group was deleted."""
+    group = SimulatedGroup()
+    member = group.add_consumer()
+    group.settle()
+    group.fence(member)
+    assert group.harness.delete_groups("g") == {"g": 0}
+    group.settle()
+    kinds = [kind for kind, _ in member.log]
+    assert kinds == [ChangeKind.ASSIGNED, ChangeKind.LOST, ChangeKind.ASSIGNED]
+    assert member.membership.error is None
 
 
 def test_unsupported_version_is_marked():

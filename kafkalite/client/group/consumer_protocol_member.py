@@ -7,7 +7,7 @@ missed what was sent before.
     the assignment lacks partitions that are owned   revoke them, then send the rest as owned
     it has others                                    assign those whose topic id and count are
                                                      known from metadata, then send them as owned
-    25, 110                                          all are lost; join again with epoch 0
+    25, 110, and 69 after the join                   all are lost; join again with epoch 0
     no poll within max.poll.interval.ms              leave at once; lost at the next poll
 
 Partitions count as owned from the moment their assignment is taken, before the callback returns:
@@ -363,10 +363,7 @@ class ConsumerProtocolMember:
         if self.state not in HEARTBEATING:
             self._request_due_s = now_s + self._interval_s
             self._after_revocation(now_s)
-        elif isinstance(error, (UnknownMemberId, FencedMemberEpoch)) or (
-            # What is owned is lost first; the next join shows what the coordinator supports.
-            isinstance(error, UnsupportedVersion) and (self._owned or self._applying is not None)
-        ):
+        elif self._is_loss(error):
             self.state = MembershipState.FENCED
             self._reset()
             self._failures += 1
@@ -380,6 +377,16 @@ class ConsumerProtocolMember:
         else:
             self.is_unsupported = isinstance(error, UnsupportedVersion)
             self._end(error)
+
+    def _is_loss(self, error: KafkaError) -> bool:
+        """Return whether the member has lost its partitions and joins again."""
+        if isinstance(error, GroupIdNotFound):
+            # After its session the group may have been deleted, or have become a classic one.
+            return self.epoch != JOIN_EPOCH
+        if isinstance(error, UnsupportedVersion):
+            # What is owned is lost first; the next join shows what the coordinator supports.
+            return bool(self._owned) or self._applying is not None
+        return isinstance(error, (UnknownMemberId, FencedMemberEpoch))
 
     # Transitions.
 
