@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from confluent_kafka import ConsumerGroupType
 
+from tests.conformance.clients import LIBRDKAFKA
 from tests.conformance.members import MEMBER, Group, configure, feeding
 from tests.conformance.table import (
     ANSWER_S_MAX,
     CONSUMER_PROTOCOL,
+    GROUPS,
     Client,
     Kafka,
     Sent,
@@ -33,8 +35,13 @@ class ConsumerGroup(Group):
 
     def is_of_the_consumer_protocol(self) -> bool:
         """Return whether the group is listed with this type."""
-        listed = self.kafka.admin.list_consumer_groups(types={ConsumerGroupType.CONSUMER})
-        return self.name in {each.group_id for each in listed.result(ANSWER_S_MAX).valid}
+        return has_type(self.kafka, self, ConsumerGroupType.CONSUMER)
+
+
+def has_type(kafka: Kafka, group: Group, kind: ConsumerGroupType) -> bool:
+    """Return whether a group is listed with this type."""
+    listed = kafka.admin.list_consumer_groups(types={kind})
+    return group.name in {each.group_id for each in listed.result(ANSWER_S_MAX).valid}
 
 
 @scenario(CONSUMER_PROTOCOL)
@@ -147,4 +154,26 @@ def a_group_changes_its_protocol_member_by_member(client: Client, kafka: Kafka) 
             group.leave(group.members[0])
             group.settle()
             assert group.is_of_the_consumer_protocol()
+        group.has_read(feed.count)
+
+
+@scenario(GROUPS)
+def two_classic_members_stay_while_their_group_is_upgraded_and_downgraded(
+    client: Client, kafka: Kafka
+) -> None:
+    """The member of the consumer protocol is one of librdkafka, whatever the client is."""
+    topic = kafka.topic(partitions=6)
+    with Group(client, kafka, topic, auto_commit_interval_ms="50") as group:
+        configure(kafka, group.name, QUICK_GROUP)
+        with feeding(kafka, topic, 6) as feed:
+            for _ in range(2):
+                group.join()
+                group.settle()
+            new = LIBRDKAFKA.join(kafka, group.name, [topic], ConsumerGroup.member_settings)
+            group.members.append(new)
+            group.settle()
+            assert has_type(kafka, group, ConsumerGroupType.CONSUMER)
+            group.leave(new)
+            group.settle()
+            assert has_type(kafka, group, ConsumerGroupType.CLASSIC)
         group.has_read(feed.count)
