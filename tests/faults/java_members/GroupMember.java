@@ -21,6 +21,7 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.FencedInstanceIdException;
+import org.apache.kafka.common.errors.GroupIdNotFoundException;
 import org.apache.kafka.common.errors.InterruptException;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.RetriableException;
@@ -86,8 +87,9 @@ public final class GroupMember implements ConsumerRebalanceListener {
             member.run();
             code = 0;
         } catch (RuntimeException fault) {
-            if (hasConflict(fault)) {
-                tell("error", "instance: " + text(fault));
+            Throwable expected = expected(fault);
+            if (expected != null) {
+                tell("error", text(expected));
                 code = 0;
             } else {
                 tell("error", text(fault));
@@ -196,15 +198,18 @@ public final class GroupMember implements ConsumerRebalanceListener {
         return places.stream().map(TopicPartition::partition).collect(Collectors.toList());
     }
 
-    /** True if another member has the same instance id; `close` may fail for that reason, too. */
-    private static boolean hasConflict(Throwable fault) {
+    /** Returns the cause if the faults of the test explain it; `close` may fail for it as well. */
+    private static Throwable expected(Throwable fault) {
         for (Throwable each = fault; each != null; each = each.getCause()) {
+            // Another member has the same instance id, or the group became a classic one after the
+            // session of this member, which was paused.
             if (each instanceof FencedInstanceIdException
-                    || each instanceof UnreleasedInstanceIdException) {
-                return true;
+                    || each instanceof UnreleasedInstanceIdException
+                    || each instanceof GroupIdNotFoundException) {
+                return each;
             }
         }
-        return false;
+        return null;
     }
 
     private static String text(Throwable fault) {
