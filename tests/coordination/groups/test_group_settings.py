@@ -1,10 +1,11 @@
-"""Configuration of a group of the consumer protocol: clamped when the broker's bounds change."""
+"""Configuration of a consumer or share group: clamped when the broker's bounds change."""
 
 from __future__ import annotations
 
 from kafkalite.broker.coordinator.group_coordinators import group_limits
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.groups.group_settings import ConsumerGroupSettings, settings_in_force
+from kafkalite.coordination.share.share_settings import share_settings
 
 
 def test_group_has_the_defaults_of_the_broker():
@@ -31,3 +32,24 @@ def test_value_outside_of_later_bounds_is_clamped():
     }
     settings = Settings.broker(bounds).for_group(own)
     assert settings_in_force(settings) == ConsumerGroupSettings(48_000, 500, 10)
+
+
+def test_value_of_a_share_group_outside_of_later_bounds_is_clamped():
+    own = {
+        "share.session.timeout.ms": "60000",
+        "share.heartbeat.interval.ms": "5000",
+        "share.record.lock.duration.ms": "60000",
+        "share.delivery.count.limit": "2",
+        "share.partition.max.record.locks": "4000",
+    }
+    bounds = {
+        "group.share.max.session.timeout.ms": "50000",
+        "group.share.min.heartbeat.interval.ms": "6000",
+        "group.share.heartbeat.interval.ms": "6000",
+        "group.share.max.record.lock.duration.ms": "40000",
+        "group.share.min.delivery.count.limit": "3",
+        "group.share.max.partition.max.record.locks": "3000",
+    }
+    settings = share_settings(Settings.broker(bounds).for_group(own))
+    assert (settings.session_timeout_ms, settings.heartbeat_interval_ms) == (50_000, 6_000)
+    assert settings.limits[:3] == (40_000, 3, 3_000)

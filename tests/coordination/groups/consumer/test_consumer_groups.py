@@ -350,6 +350,47 @@ def test_restart_after_any_record_gives_the_same_responses(harness, count):
     assert sorted(a.partitions + b.partitions) == [0, 1, 2, 3]
 
 
+HEARTBEATS = ("a.join", "b.join", "a.step", "a.step", "b.step", "a.step", "b.step", "a.step")
+"""The heartbeats by which two members come to share a topic."""
+
+
+def heartbeats_with_a_crash(harness, count, crash):
+    """Return the outcome of `count` heartbeats; the coordinator crashes at the last one.
+
+    A client that got no response repeats its heartbeat, with all fields.
+    """
+    clients = {name: ConsumerClient(harness, name, "t") for name in "ab"}
+    for at, heartbeat in enumerate(HEARTBEATS[:count], 1):
+        name, action = heartbeat.split(".")
+        client = clients[name]
+        if at == count and crash == "before the records":
+            harness.writable = False
+            getattr(client, action)()
+            harness.writable = True
+            harness.restart()
+            client.has_lost = True
+        elif at == count and crash == "after the records":
+            epoch, assigned, owned = client.epoch, client.assigned, client.owned
+            getattr(client, action)()
+            client.epoch, client.assigned, client.owned = epoch, assigned, owned
+            harness.restart()
+            client.has_lost = True
+        assert getattr(client, action)().code == 0
+    return harness.described(), [(each.epoch, each.assigned) for each in clients.values()]
+
+
+@pytest.mark.parametrize("crash", ["before the records", "after the records"])
+@pytest.mark.parametrize("count", range(1, len(HEARTBEATS) + 1))
+def test_heartbeat_repeated_after_a_crash_gets_the_same_response(count, crash):
+    """The records of a heartbeat are one batch: all of them are in the log, or none is."""
+    outcomes = []
+    for each in ("", crash):
+        harness = GroupHarness()
+        harness.topics.create("t", 4)
+        outcomes.append(heartbeats_with_a_crash(harness, count, each))
+    assert outcomes[0] == outcomes[1]
+
+
 def test_write_that_fails_changes_nothing(harness):
     a = ConsumerClient(harness, "a", "t")
     harness.writable = False
