@@ -225,6 +225,7 @@ class Node:
             self.verification.verify if is_here else self.controller.verify_transactions
         )
         self.add_settings_listener(self.transactions.reconfigure)
+        self.reactor.at_commit(self.transactions.markers.run_due)
         self.reactor.at_commit(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self._flushed)
         self.reactor.watch(self.opener.fileno(), self.opener.collect)

@@ -22,9 +22,11 @@ from kafkalite.coordination.controller import Controller, NewTopic, PartitionGro
 from kafkalite.coordination.image import NodeImage
 from kafkalite.errors import Fatal, KafkaStorageError, Refusal
 from kafkalite.protocol.schemas import internal
+from kafkalite.records.batch import batches
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage.files.disk import DISK
 from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.log_reader import read
 from kafkalite.storage.state.known_state import KnownLogState
 from kafkalite.storage.state.log_config import LogConfig
 from kafkalite.storage.state.log_environment import LogEnvironment
@@ -191,6 +193,50 @@ def test_decision_on_a_full_disk_changes_nothing(hosted):
     with pytest.raises(errors.KafkaStorageError):
         hosted.decide(hosted.create("a"))
     assert hosted.state == before
+
+
+def test_decisions_made_together_share_a_batch(hosted):
+    told: list[Any] = []
+    hosted.host.on_change(lambda records, _: told.append(len(records)))
+    before = hosted.log.end_offset
+    same = lambda controller: controller.set_cluster_id("a-cluster")  # noqa: E731
+    futures = hosted.host.decide_all([hosted.create("a"), bad, same, hosted.create("b", 2)])
+    assert not any(future.settled for future in futures)
+    hosted.flusher.go()
+    outcomes: list[Any] = []
+    for future in futures:
+        future.then(lambda value, error: outcomes.append(error or value))
+    assert outcomes[0]["a"].name == "a" and outcomes[3]["b"].name == "b"
+    assert isinstance(outcomes[1], errors.PolicyViolation)
+    assert batch_sizes(hosted.log, before) == [4] and told == [2, 2]
+
+
+def batch_sizes(log: Log, offset: int) -> list[int]:
+    found = read(log, offset, 1 << 20, log.end_offset)
+    assert found is not None
+    return [batch.header.count for batch in batches(found.read())]
+
+
+def test_decisions_with_many_units_have_several_batches(hosted, monkeypatch):
+    monkeypatch.setattr("kafkalite.broker.machine_host.BATCH_UNITS_MAX", 3)
+    before = hosted.log.end_offset
+    hosted.host.decide_all([hosted.create(name) for name in "abc"])
+    hosted.flusher.go()
+    assert batch_sizes(hosted.log, before) == [4, 2]
+
+
+def test_decisions_together_on_a_full_disk_fail_if_they_have_records(hosted):
+    before = hosted.state
+    hosted.log.release()
+    hosted.open(kept_free=1 << 60)
+    same = lambda controller: controller.set_cluster_id("a-cluster")  # noqa: E731
+    outcomes: list[Any] = []
+    for future in hosted.host.decide_all([hosted.create("a"), same, hosted.create("b")]):
+        future.then(lambda value, error: outcomes.append(error))
+    assert [type(each) for each in outcomes] == [
+        errors.KafkaStorageError, type(None), errors.KafkaStorageError
+    ]  # fmt: skip
+    assert outcomes[0] is not outcomes[2] and hosted.state == before
 
 
 def test_decision_at_start_is_durable_when_it_returns(hosted):

@@ -99,6 +99,15 @@ def test_requests_are_handled_in_the_order_of_their_arrival(flushing, monkeypatc
     assert producers == [0, 1, 2]
 
 
+def test_first_request_of_a_tick_is_handled_at_once(flushing):
+    flushing.reactor.tick(0)
+    for number in range(2):
+        targets = [MarkerTargets(MARKER._replace(producer_id=number), [("a", 0)])]
+        flushing.node.marker_writer.write(targets)
+    assert leader(flushing, 0).log.end_offset == 1
+    flushing.until(lambda: leader(flushing, 0).high_watermark == 2)
+
+
 def test_unexpected_error_fails_only_its_request(flushing, monkeypatch):
     append = flushing.node.replicas.append_marker
 

@@ -463,6 +463,7 @@ def test_end_responds_when_its_record_is_committed(transactional):
         END_TXN, 1, transactional_id="payments", producer_id=pair[0], producer_epoch=pair[1],
         committed=True,
     )  # fmt: skip
+    host(transactional).decide_waiting()
     assert stored(transactional).state is PREPARE_COMMIT
     assert wire.sent is None and partition.high_watermark < partition.log.end_offset
     transactional.until(lambda: wire.sent is not None)

@@ -251,7 +251,7 @@ def test_marker_between_verification_and_append_is_detected(own, monkeypatch):
     app = TransactionalApp(own, 3).begin()
     partition = own.node.replicas.leader(CONSUMER_OFFSETS, 0)
     answered = Future()
-    monkeypatch.setattr(host(own, app.name), "request", lambda _: answered)
+    monkeypatch.setattr(host(own, app.name), "request", lambda *_: answered)
     wire = app.send({FIRST: 5})
     own.reactor.tick(0)
     assert wire.sent is None
@@ -265,7 +265,7 @@ def test_later_commit_of_the_group_waits_for_the_verification(own, monkeypatch):
     app = TransactionalApp(own, 3, "g").begin()
     answered = Future()
     with monkeypatch.context() as patched:
-        patched.setattr(host(own, app.name), "request", lambda _: answered)
+        patched.setattr(host(own, app.name), "request", lambda *_: answered)
         wire = app.send({FIRST: 5})
         own.reactor.tick(0)
     topic = {"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 9}]}

@@ -7,6 +7,10 @@ A request is a decision of the machine with a token; a request that has to wait 
 the token, maybe from a later request's decision.  So a JoinGroup is a Future that another member's
 JoinGroup, or the timer, resolves.
 
+Decisions about different keys do not depend on each other.  Those of requests that name their key
+are made together once the requests of the tick are read, and their records share a batch.  The
+other decisions are made at once, after those that wait.
+
 A host loads its machine in steps on the event loop; until then, its requests are refused with
 COORDINATOR_LOAD_IN_PROGRESS.  A partition that cannot be read is refused with
 COORDINATOR_NOT_AVAILABLE until the node restarts.
@@ -24,14 +28,16 @@ bounds what one of its ticks does, and a node may have many coordinators.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kafkalite.broker.coordinator.journal_loader import RecordCodec
 from kafkalite.broker.coordinator.partition_journal import PartitionJournal
 from kafkalite.broker.future import Future
 from kafkalite.broker.machine_host import MachineHost
+from kafkalite.broker.stepping import fail_unexpected
 from kafkalite.coordination.machine import DecisionResult, Reply, StateMachine, TransactionEnd
 from kafkalite.coordination.placement import coordinator_partition
 from kafkalite.errors import (
@@ -57,6 +63,8 @@ LATE_TIMER_PAUSE_MS = 1_000
 DEADLINES_MS, DEADLINES_PAUSE_MS = 10, 1
 """Time in a tick of the event loop after which no other coordinator begins to handle its deadlines,
 and the pause until it does."""
+TOGETHER_MAX = 50
+"""Maximum number of requests whose decisions are made together."""
 LOAD_MS, LOAD_PAUSE_MS = 10, 1
 """Duration of a step of loading, and of the pause between two."""
 
@@ -85,6 +93,13 @@ T = TypeVar("T")
 
 RequestDecision: TypeAlias = Callable[[M, Any, int, int], DecisionResult[list[Reply]]]
 """`decide(machine, token, now_ms, wall_ms)`: the decision of a request."""
+
+
+class WaitingRequest(NamedTuple):
+    """A request whose decision is made at the end of the tick's requests."""
+
+    decide: RequestDecision[Any]
+    token: Future[Any]
 
 
 class CoordinatorKind(NamedTuple, Generic[M]):
@@ -158,6 +173,8 @@ class CoordinatorHost(MachineHost[M]):
         self._due_ms = 0
         self._not_before_ms = 0
         self._loaded_count = 0
+        self._waiting: dict[str, WaitingRequest] = {}
+        self._is_deciding_later = False
 
     @property
     def is_closed(self) -> bool:
@@ -204,21 +221,57 @@ class CoordinatorHost(MachineHost[M]):
 
     # -- requests ----------------------------------------------------------------------------
 
-    def request(self, decide: RequestDecision[M]) -> Future[Any]:
-        """Make the decision of a request; return its response."""
+    def request(self, decide: RequestDecision[M], key: str | None = None) -> Future[Any]:
+        """Make the decision of a request; return its response.
+
+        A decision that reads and changes only what belongs to `key` is made together with others.
+        """
         token: Future[Any] = Future()
         token.abandoned = lambda: self.machine.drop_token(token)
-        now_ms, wall_ms = self.now_ms(), self._reactor.clock.wall_ms()
-
-        def decided(replies: list[Reply] | None, error: KafkaError | None) -> None:
-            if error is not None:
-                token.fail(_client_error(error))
-            else:
-                complete(replies or ())
-
-        self.decide(lambda machine: decide(machine, token, now_ms, wall_ms)).then(decided)
-        self.schedule()
+        if key is None or key in self._waiting:
+            self.decide_waiting()
+        request = WaitingRequest(decide, token)
+        if key is None:
+            self._decide_requests([request])
+            return token
+        self._waiting[key] = request
+        if len(self._waiting) == TOGETHER_MAX:
+            self.decide_waiting()
+        elif not self._is_deciding_later:
+            self._is_deciding_later = True
+            self._reactor.call_later(0, self._decide_later)
         return token
+
+    def _decide_later(self) -> None:
+        self._is_deciding_later = False
+        self.decide_waiting()
+
+    def decide_waiting(self) -> None:
+        """Make the decisions that wait for the end of the tick's requests."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, {}
+        requests = [*waiting.values()]
+        try:
+            self._decide_requests(requests)
+        except Exception as error:
+            for request in requests:
+                if not request.token.settled:
+                    fail_unexpected(self._reactor, request.token, error)
+
+    def _decide_requests(self, requests: Sequence[WaitingRequest]) -> None:
+        now_ms, wall_ms = self.now_ms(), self._reactor.clock.wall_ms()
+        decided = self.decide_all(
+            [partial(_decide, request, now_ms, wall_ms) for request in requests]
+        )
+        for request, replies in zip(requests, decided, strict=True):
+            replies.then(partial(_respond, request.token))
+        self.schedule()
+
+    def decide(self, decision: Callable[[M], DecisionResult[T]]) -> Future[T]:
+        """Make a decision, after those that wait; return its response."""
+        self.decide_waiting()
+        return super().decide(decision)
 
     def submit(self, decide: RequestDecision[M]) -> None:
         """Make a decision without a response, unless the host is closed."""
@@ -382,6 +435,21 @@ class Coordinators(Generic[M]):
         partition.is_loading = False
         self.unreadable[partition.index] = CoordinatorNotAvailable(str(error))
         return self.unreadable[partition.index].copy()
+
+
+def _decide(
+    request: WaitingRequest, now_ms: int, wall_ms: int, machine: Any
+) -> DecisionResult[list[Reply]]:
+    return request.decide(machine, request.token, now_ms, wall_ms)
+
+
+def _respond(
+    token: Future[Any], replies: list[Reply] | None, error: KafkaError | None
+) -> None:
+    if error is not None:
+        token.fail(_client_error(error))
+    else:
+        complete(replies or ())
 
 
 def complete(replies: Iterable[Reply]) -> None:

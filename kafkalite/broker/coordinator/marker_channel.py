@@ -6,6 +6,10 @@
 One channel serves all transaction coordinators of a node.  The coordinator epoch in a marker is the
 leader epoch of the coordinator's partition, which each start of the node raises (Node.open), so a
 marker of an earlier process never outranks one of this.
+
+With version 2 a producer continues once it has the response to EndTxn, and has to wait if its last
+transaction is not complete then.  So what is due is done before the responses of the tick are
+written, and what a worker has written is completed before its next requests are handled.
 """
 
 from __future__ import annotations
@@ -134,9 +138,10 @@ class MarkerChannel:
         self.wake()
 
     def written(self, node_id: int, request_id: int, codes: Sequence[int]) -> None:
-        """Handle a node's response."""
+        """Handle a worker's response."""
         self.queue.received(node_id, request_id, codes, self._now_ms())
         self._schedule()
+        self.run_due()
 
     def node_connected(self, node_id: int) -> None:
         """Handle the welcome of a worker, which may have lost what was sent before."""
@@ -163,7 +168,9 @@ class MarkerChannel:
 
         def respond(codes: Sequence[int] | None, _: object) -> None:
             failed = [RequestTimedOut.code] * sum(len(each.partitions) for each in targets)
-            self.written(node_id, request_id, failed if codes is None else codes)
+            written = failed if codes is None else codes
+            self.queue.received(node_id, request_id, written, self._now_ms())
+            self._schedule()
 
         self._writer.write(targets).then(respond)
         return True
@@ -185,6 +192,12 @@ class MarkerChannel:
                 self._timer.cancel()
             self._due_ms = due_ms
             self._timer = self._reactor.call_later(due_ms - now_ms, self._run)
+
+    def run_due(self) -> None:
+        """Run the steps that are due; called at the end of each tick, too."""
+        if self._timer is not None and self._due_ms <= self._now_ms():
+            self._timer.cancel()
+            self._run()
 
     def _run(self) -> None:
         """Run the queue's steps for STEP_MS; run the rest in later ticks."""

@@ -1,9 +1,11 @@
 """PartitionVerification: the transaction coordinators' responses to the leaders of partitions.
 
 A leader sends a request before the first records of a transaction, by a call on this node or over
-the bus (replica/transaction_verifier.py).  The responses are those of AddPartitionsToTxn 4 and
-newer, also for partitions that are verified only, and are sent once all that they depend on is
-committed.  The leader has the partition and has authorized the client, so neither is checked here.
+the bus (replica/transaction_verifier.py).  The decisions about the requests of a message are made
+together: the records of each coordinator share a batch.  The responses are those of
+AddPartitionsToTxn 4 and newer, also for partitions that are verified only, and are sent once all
+that they depend on is committed.  The leader has the partition and has authorized the client, so
+neither is checked here.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ class PartitionVerification:
 
     def verify(self, requests: Sequence[VerificationRequest]) -> Future[VerificationResults]:
         """Return the error codes of the partitions of each request."""
-        return all_of([self._verify(request) for request in requests]).map(tuple)
+        results = [self._verify(request) for request in requests]
+        for host in self._coordinators:
+            host.decide_waiting()
+        return all_of(results).map(tuple)
 
     def _verify(self, request: VerificationRequest) -> Future[Sequence[int]]:
         transactional_id, producer, adds, partitions = request
@@ -57,7 +62,7 @@ class PartitionVerification:
         except KafkaError as error:
             return Future.of([error.code] * len(partitions))
         return (
-            host.request(decide)
+            host.request(decide, transactional_id)
             .map(codes)
             .recover(lambda error: [error.code] * len(partitions))
         )

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.replica_manager import ReplicaManager
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.image import ClusterImage
-    from kafkalite.protocol.schemas.transaction_records import TopicPartition
+    from kafkalite.protocol.schemas.transaction_records import TopicPartition, TransactionRecord
     from kafkalite.transport.reactor import Reactor
 
 TransactionHost: TypeAlias = CoordinatorHost[TransactionCoordinator]
@@ -57,6 +57,12 @@ def transaction_limits(settings: Settings, image: ClusterImage) -> TransactionLi
         expiration_check_ms=settings[TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS],
         transaction_version=finalized_levels(image).get(TRANSACTION_VERSION, 0),
     )
+
+
+def record_units(record: TransactionRecord) -> int:
+    """Return the number of partitions in a record, which has most of its size, or 1."""
+    transaction = record.transaction
+    return max(1, len(transaction.partitions)) if transaction is not None else 1
 
 
 class SpareProducerId:
@@ -188,4 +194,5 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
             if not partition.flushes_always:
                 host.machine.replace_producer_ids()
         self._reconfigure(host)
+        host.units_of = record_units
         self.markers.attach(host)

@@ -142,7 +142,8 @@ def _add_partitions(
             result = host.request(
                 lambda machine, token, _, __: machine.verify_partitions(
                     transactional_id, added.producer, partitions, token
-                )
+                ),
+                transactional_id,
             )
         else:
             transaction_version = 0 if is_client else BUMPS_EPOCH_SINCE
@@ -155,8 +156,9 @@ def _add_partitions(
                     token,
                     now_ms,
                     wall_ms,
-                )  # fmt: skip
-            )
+                ),
+                transactional_id,
+            )  # fmt: skip
     except KafkaError as error:
         return Future.of(refuse(error))
     return result.map(
@@ -258,7 +260,8 @@ def _add_offsets(node: TransactionsNode, request: Any) -> Future[Response]:
     return host.request(
         lambda machine, token, now_ms, wall_ms: machine.add_partitions(
             transactional_id, producer, frozenset({stored_in}), 0, token, now_ms, wall_ms
-        )
+        ),
+        transactional_id,
     )
 
 
@@ -286,5 +289,6 @@ def end_txn(
     return host.request(
         lambda machine, token, _, wall_ms: machine.end(
             transactional_id, producer, request.committed, transaction_version, token, wall_ms
-        )
+        ),
+        transactional_id,
     ).recover(refuse)
