@@ -15,10 +15,15 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-from kafkalite.records import batch as record_batch
+from kafkalite._ext.record_batch import CONTROL, TRANSACTIONAL, crc32c
 
-_KEY = struct.Struct(">hh")
-_VALUE = struct.Struct(">hi")
+_PREFIX = struct.Struct(">qiibI")
+"""Base offset, length after it and this field, leader epoch, magic, CRC of the rest."""
+_REST = struct.Struct(">hiqqqhii 5b hh b hi b")
+"""The header from the attributes on, and the record: length of its 16 bytes, attributes, deltas of
+timestamp and offset, key length, key, value length, value, number of headers."""
+_LENGTH = _PREFIX.size + _REST.size - 12
+_RECORD_LENGTH, _KEY_LENGTH, _VALUE_LENGTH = 2 * 16, 2 * 4, 2 * 6  # zigzag
 
 
 class ControlType(IntEnum):
@@ -42,16 +47,14 @@ class TransactionMarker(NamedTuple):
         return ControlType.COMMIT if self.is_commit else ControlType.ABORT
 
     def batch(self, timestamp_ms: int) -> bytes:
-        """Return the control batch of this marker."""
-        record = record_batch.Record(
-            timestamp=timestamp_ms,
-            key=_KEY.pack(0, self.control_type),
-            value=_VALUE.pack(0, self.coordinator_epoch),
-        )
-        return record_batch.build(
-            [record],
-            producer_id=self.producer_id,
-            producer_epoch=self.producer_epoch,
-            transactional=True,
-            control=True,
-        )
+        """Return the control batch of this marker.
+
+        It is packed at once: there is one for each partition of each transaction.
+        """
+        rest = _REST.pack(
+            TRANSACTIONAL | CONTROL, 0, timestamp_ms, timestamp_ms,
+            self.producer_id, self.producer_epoch, -1, 1,
+            _RECORD_LENGTH, 0, 0, 0, _KEY_LENGTH, 0, self.control_type,
+            _VALUE_LENGTH, 0, self.coordinator_epoch, 0,
+        )  # fmt: skip
+        return _PREFIX.pack(0, _LENGTH, -1, 2, crc32c(rest)) + rest

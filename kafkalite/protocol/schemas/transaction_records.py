@@ -118,15 +118,12 @@ def write(record: TransactionRecord) -> tuple[bytes, bytes | None]:
         return key, None
     partitions = None
     if transaction.state is not TransactionState.EMPTY:
-        partitions = [
-            {"topic": topic, "partition_ids": indexes}
-            for topic, indexes in partitions_by_topic(transaction.partitions).items()
-        ]
+        partitions = _topics(transaction.partitions) if transaction.partitions else ()
     value = VALUE.write(record.version, {
         "producer_id": transaction.producer_id,
         "producer_epoch": transaction.producer_epoch,
         "transaction_timeout_ms": transaction.timeout_ms,
-        "transaction_status": transaction.state.value,
+        "transaction_status": int(transaction.state),
         "transaction_partitions": partitions,
         "transaction_last_update_timestamp_ms": transaction.last_update_ms,
         "transaction_start_timestamp_ms": transaction.start_ms,
@@ -184,6 +181,13 @@ def partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[
     for topic, index in sorted(partitions):
         topics.setdefault(topic, []).append(index)
     return topics
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> list[dict[str, object]]:
+    return [
+        {"topic": topic, "partition_ids": indexes}
+        for topic, indexes in partitions_by_topic(partitions).items()
+    ]
 
 
 def _version(content: bytes) -> int:
