@@ -172,6 +172,20 @@ def test_committed_records_are_flushed_on_enough_replicas(copies, committed):
     assert advanced(isr, durable=9) == committed
 
 
+def test_nothing_is_committed_before_the_epoch_start_is_flushed():
+    isr = leading(1, 2, copies=DurableCopies.LEADER, epoch_start=8)
+    fetch(isr, 2, 10)
+    assert advanced(isr, durable=7) == 0
+    assert advanced(isr, durable=8) == 8
+
+
+def test_fewer_flushed_copies_than_the_minimum_commit_nothing():
+    isr = leading(1, 2, min_isr=2, copies=DurableCopies.MIN_ISR)
+    fetch(isr, 2, 9, durable=9)
+    assert proposed(isr, now_ms=LAG_MS + 1) == [1]
+    assert advanced(isr, durable=10, now_ms=LAG_MS + 1) == 0
+
+
 def test_flushed_copies_are_counted_on_members_that_stay():
     isr = leading(min_isr=2, copies=DurableCopies.MIN_ISR)
     fetch(isr, 2, 10, end=10, durable=3, now_ms=1_000)

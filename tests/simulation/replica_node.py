@@ -37,6 +37,16 @@ class ReplicaLog:
         self.records: list[Record] = []
         self.epochs = LeaderEpochCache()
         self.high_watermark = 0
+        self.durable_offset = 0
+        self.durable_epochs: set[int] = set()
+
+    @property
+    def ends(self) -> LogEnds:
+        """The end offset, and the offset to which records and their leader epochs are flushed."""
+        flushed = self.durable_offset
+        if self.epochs.epochs and self.epochs.latest not in self.durable_epochs:
+            flushed = min(flushed, self.epochs.starts[-1] - 1)
+        return LogEnds(self.end_offset, flushed)
 
     @property
     def end_offset(self) -> int:
@@ -57,11 +67,29 @@ class ReplicaLog:
 
     def truncate(self, offset: int) -> None:
         assert offset >= self.high_watermark, "a follower truncates what it knows as committed"
+        self.cut(offset)
+
+    def cut(self, offset: int) -> None:
         del self.records[max(0, offset - self.start_offset) :]
         self.epochs.truncate_from_end(offset)
+        self.durable_offset = min(self.durable_offset, offset)
+
+    def flush(self) -> None:
+        self.durable_offset = self.end_offset
+        self.durable_epochs = {*self.epochs.epochs}
+
+    def lose_power(self, offset: int) -> None:
+        """Keep the records before an offset, and an epoch that was flushed without records."""
+        latest = self.epochs.latest
+        has_latest = latest in self.durable_epochs and self.epochs.starts[-1] == offset
+        self.cut(offset)
+        if has_latest:
+            self.epochs.assign(latest, offset)
+        self.flush()
 
     def restart_at(self, offset: int) -> None:
         self.start_offset, self.records, self.high_watermark = offset, [], offset
+        self.durable_offset = offset
         self.epochs = LeaderEpochCache()
 
     def delete_to(self, offset: int) -> None:
@@ -70,6 +98,7 @@ class ReplicaLog:
             self.start_offset = offset
             self.epochs.truncate_from_start(offset)
             self.high_watermark = max(self.high_watermark, offset)
+            self.durable_offset = max(self.durable_offset, offset)
 
 
 class Fetch(NamedTuple):
@@ -90,6 +119,7 @@ class FetchResponse(NamedTuple):
     last_epoch: int
     records: Sequence[Record]
     high_watermark: int
+    epoch_start: int
     log: LogRange
     diverging: EpochEnd | None = None
     is_out_of_range: bool = False
@@ -116,14 +146,14 @@ class Replica:
 class ReplicaNode:
     """One node: its image of the cluster and its replicas."""
 
-    def __init__(self, node_id: int, min_isr: int, now_ms: Callable[[], int]) -> None:
+    def __init__(self, node_id: int, rules: IsrRules, now_ms: Callable[[], int]) -> None:
         self.node_id = node_id
         self.node_epoch = 0
         self.is_running = False
         self.image = ClusterImage()
         self.image_offset = 0
         self.replicas: dict[PartitionId, Replica] = {}
-        self.rules = IsrRules(lag_max_ms=1_000, min_isr=min_isr)
+        self.rules = rules
         self.acknowledged: Callable[[PartitionId, int, int], None] = lambda *_: None
         self.became_leader: Callable[[PartitionId, Replica], None] = lambda *_: None
         self._now_ms = now_ms
@@ -204,8 +234,7 @@ class ReplicaNode:
     def advance(self, at: PartitionId, replica: Replica) -> None:
         """Advance the high watermark and acknowledge what it covers."""
         assert replica.isr is not None
-        end = replica.log.end_offset
-        replica.isr.advance(LogEnds(end, end), self._now_ms())
+        replica.isr.advance(replica.log.ends, self._now_ms())
         replica.log.high_watermark = replica.isr.high_watermark
         while replica.pending and replica.pending[0].offset < replica.log.high_watermark:
             produce = replica.pending.pop(0)
@@ -216,8 +245,7 @@ class ReplicaNode:
         replica = self.replicas.get(at)
         if replica is None or replica.isr is None:
             return None
-        end = replica.log.end_offset
-        isr = replica.isr.pending or replica.isr.propose(LogEnds(end, end), self._now_ms())
+        isr = replica.isr.pending or replica.isr.propose(replica.log.ends, self._now_ms())
         return None if isr is None else PartitionProposal(*at, isr)
 
     def decided(self, decision: IsrDecision) -> None:
@@ -249,8 +277,9 @@ class ReplicaNode:
         log = replica.log
         span = LogRange(log.start_offset, log.end_offset)
         response = FetchResponse(
-            at, message.leader_epoch, fetch.offset, message.last_epoch, (), log.high_watermark, span
-        )
+            at, message.leader_epoch, fetch.offset, message.last_epoch, (), log.high_watermark,
+            replica.isr.epoch_start, span,
+        )  # fmt: skip
         try:
             divergence = diverging(log.epochs, span, fetch.offset, message.last_epoch)
         except OffsetOutOfRange:
@@ -263,6 +292,14 @@ class ReplicaNode:
         self.advance(at, replica)
         return response._replace(records=records, high_watermark=log.high_watermark)
 
+    def flush(self, at: PartitionId) -> None:
+        """Flush a log."""
+        replica = self.replicas.get(at)
+        if replica is not None:
+            replica.log.flush()
+            if replica.isr is not None:
+                self.advance(at, replica)
+
     # -- follower ----------------------------------------------------------------------------
 
     def fetch(self, at: PartitionId) -> tuple[int, Fetch] | None:
@@ -273,7 +310,7 @@ class ReplicaNode:
         log, partition = replica.log, replica.partition
         if partition.leader < 0:
             return None
-        fetch = FollowerFetch(self.node_id, self.node_epoch, log.end_offset, log.end_offset)
+        fetch = FollowerFetch(self.node_id, self.node_epoch, *log.ends)
         return partition.leader, Fetch(at, fetch, partition.leader_epoch, log.last_epoch)
 
     def received(self, response: FetchResponse) -> None:
@@ -293,6 +330,8 @@ class ReplicaNode:
         if response.diverging is not None:
             log.truncate(truncation_offset(response.diverging, log.epochs, log.end_offset))
             return
+        if log.end_offset == response.epoch_start and log.last_epoch < response.leader_epoch:
+            log.epochs.assign(response.leader_epoch, log.end_offset)
         log.append(response.records)
         log.high_watermark = max(
             log.high_watermark, min(response.high_watermark, log.end_offset)

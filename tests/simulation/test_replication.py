@@ -18,7 +18,7 @@ from itertools import count
 import pytest
 
 from kafkalite.broker.replica.isr import InSyncReplicas
-from kafkalite.coordination.replication import partition_change
+from kafkalite.coordination.replication import partition_change, recovery_election
 from tests.simulation import replica_node
 from tests.simulation.replication_simulation import ReplicationSimulation
 
@@ -106,15 +106,45 @@ def _elects_any_replica(patch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
 
 
+def _forgets_witnesses(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(partition_change, "_witnesses", lambda before, after, by_leader: ())
+
+
+def _recovers_by_the_first_report(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(recovery_election, "max", lambda ends, key: next(iter(ends)), raising=False)
+
+
+def _recovers_without_one_candidate(patch: pytest.MonkeyPatch) -> None:
+    missing_max = ReplicationSimulation._missing_max
+    patch.setattr(
+        ReplicationSimulation, "_missing_max", lambda self, p: missing_max(self, p) + 1
+    )
+
+
+def _commits_before_the_epoch_is_flushed(patch: pytest.MonkeyPatch) -> None:
+    durable = InSyncReplicas._durable
+
+    def counted(self, leader, minimal, maximal):
+        flushed = durable(self, leader, minimal, maximal)
+        self.epoch_start = min(self.epoch_start, flushed)
+        return flushed
+
+    patch.setattr(InSyncReplicas, "_durable", counted)
+
+
 SEEDED_BUGS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _ignores_followers: 0,
-    _truncates_to_the_leaders_end: 70,
-    _joins_before_the_epoch_start: 1_450,
+    _truncates_to_the_leaders_end: 490,
+    _joins_before_the_epoch_start: 410,
     _counts_a_shrink_before_it_is_committed: 0,
-    _keeps_a_lost_replica_eligible: 0,
-    _advances_below_the_minimum: 0,
+    _keeps_a_lost_replica_eligible: 150,
+    _advances_below_the_minimum: 40,
     _completes_a_reassignment_early: 0,
     _elects_any_replica: 0,
+    _forgets_witnesses: 2_110,
+    _recovers_by_the_first_report: 0,
+    _recovers_without_one_candidate: 130,
+    _commits_before_the_epoch_is_flushed: 3_175,
 }
 """Each bug with the first seed to try, which is near one that finds it."""
 

@@ -15,7 +15,9 @@ watermark and the start of this leader epoch.  The high watermark waits for a fo
 caught up but has not joined yet, since otherwise it could never join.
 
 In `fsync` mode a record is committed once enough copies of it are flushed (DurableCopies): after a
-power loss all replicas may have lost what was not.
+power loss all replicas may have lost what was not.  Nothing is committed in a leader epoch until
+that many replicas have flushed its start: the epoch, and all records before it.  A follower that
+has reached the start notes the epoch, too, if no record of it follows.
 
 The object decides only; it has no socket, log or timer.  Rules: KIP-679, KIP-841, KIP-903, KIP-966.
 """
@@ -127,7 +129,7 @@ class InSyncReplicas:
         ended: of two copies the first could be refused and the second be applied.
         """
         self._node_epoch_of = node_epoch_of
-        self._epoch_start = epoch_start
+        self.epoch_start = epoch_start
         self._followers = {
             node_id: FollowerProgress(caught_up_ms=now_ms if node_id in partition.isr else LONG_AGO)
             for node_id in partition.replicas
@@ -187,7 +189,12 @@ class InSyncReplicas:
             return False
         reached = min(leader.end_offset, self._replicated(leader.end_offset, now_ms))
         if self.rules.durable_copies is not None:
-            reached = min(reached, self._durable(leader, self.minimal_isr, self.maximal_isr))
+            flushed = self._durable(leader, self.minimal_isr, self.maximal_isr)
+            if flushed < self.epoch_start:
+                # A former leader's log may have a later epoch than what is flushed here, and
+                # would be elected after a power loss.
+                return False
+            reached = min(reached, flushed)
         if reached <= self.high_watermark:
             return False
         self.high_watermark = reached
@@ -212,15 +219,16 @@ class InSyncReplicas:
         )
 
     def _durable(self, leader: LogEnds, minimal: Collection[int], maximal: Collection[int]) -> int:
-        """Return the end of the records that are flushed on enough replicas."""
+        """Return the end of the records that are flushed on enough replicas; UNKNOWN if there are
+        too few."""
         copies = self.rules.durable_copies
         if copies is DurableCopies.LEADER:
             return leader.durable_offset
         if copies is DurableCopies.ALL:
             return min(self._durable_offsets(leader, maximal))
         flushed = sorted(self._durable_offsets(leader, minimal), reverse=True)
-        wanted = min(self._min_isr, len(flushed))
-        return flushed[wanted - 1]
+        # Never fewer copies than the controller counts with at a recovery election.
+        return flushed[self._min_isr - 1] if len(flushed) >= self._min_isr else UNKNOWN
 
     def _durable_offsets(self, leader: LogEnds, nodes: Iterable[int]) -> list[int]:
         followers = (self._followers[n] for n in nodes if n != self.partition.leader)
@@ -267,7 +275,7 @@ class InSyncReplicas:
         return (
             node_id not in self.partition.isr
             and self._is_eligible(node_id)
-            and follower.end_offset >= max(self.high_watermark, self._epoch_start)
+            and follower.end_offset >= max(self.high_watermark, self.epoch_start)
             and (
                 self.rules.durable_copies is not DurableCopies.ALL
                 or follower.durable_offset >= self.high_watermark
@@ -278,7 +286,7 @@ class InSyncReplicas:
         """Return the committed ISR without the followers that lag.
 
         They stay until what is committed is flushed on enough of the others: the controller then
-        needs no witness of it.
+        needs no witness of it.  Those that leave an ISR below the minimum remain eligible (ELR).
         """
         isr = tuple(
             node_id
@@ -288,7 +296,7 @@ class InSyncReplicas:
                 leader.end_offset, now_ms, self.rules.lag_max_ms
             )
         )
-        if self.rules.durable_copies is None:
+        if self.rules.durable_copies is None or len(isr) < self._min_isr:
             return isr
         is_flushed = self._durable(leader, isr, isr) >= self.high_watermark
         return isr if is_flushed else self.partition.isr
@@ -300,7 +308,7 @@ class InSyncReplicas:
             return True
         staying = self.minimal_isr.intersection(isr)
         flushed = self._durable(leader, staying, self.maximal_isr.union(isr))
-        return flushed >= max(self.high_watermark, self._epoch_start)
+        return flushed >= max(self.high_watermark, self.epoch_start)
 
     # -- decisions of the controller ---------------------------------------------------------
 

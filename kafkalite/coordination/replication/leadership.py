@@ -22,7 +22,16 @@ from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.replication.alter_partition import RulesOf
 from kafkalite.coordination.replication.election import ElectionType
 from kafkalite.coordination.replication.partition_change import change
-from kafkalite.coordination.replication.partition_image import NO_LEADER, PartitionImage
+from kafkalite.coordination.replication.partition_image import (
+    NO_LEADER,
+    PartitionImage,
+    RecoveryState,
+)
+from kafkalite.coordination.replication.recovery_election import (
+    ReplicaLogEnd,
+    await_log_ends,
+    recover,
+)
 from kafkalite.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
@@ -64,8 +73,10 @@ def _left_by(image: ClusterImage, node_id: int) -> Iterator[Located]:
 
 
 def _is_left(partition: PartitionImage, node_id: int) -> bool:
-    return len(partition.replicas) > 1 and (
-        partition.leader == node_id or node_id in partition.isr
+    return (
+        len(partition.replicas) > 1
+        and (partition.leader == node_id or node_id in partition.isr)
+        and partition.recovery_state is not RecoveryState.AWAITING_LOG_ENDS
     )
 
 
@@ -89,7 +100,8 @@ def lose_tail(
             break
         if len(partition.replicas) > 1 and node_id in (*partition.isr, *partition.elr):
             changed = change(partition, rules_of(topic), is_active, lost=(node_id,))
-            records += change_records(topic, {index: changed})
+            if changed is not partition:
+                records += change_records(topic, {index: changed})
     return DecisionResult(len(records), records)
 
 
@@ -107,6 +119,30 @@ def elect_missing(
             if changed is not partition:
                 records += change_records(topic, {index: changed})
     return DecisionResult(len(records), records)
+
+
+def begin_recovery(image: ClusterImage, count_max: int = CHANGED_MAX) -> DecisionResult[int]:
+    """Take the leaders from partitions with several replicas after a power failure; as `leave`."""
+    records: list[TypedRecord] = []
+    for topic in image.topics.values():
+        waiting = {
+            index: await_log_ends(partition)
+            for index, partition in topic.partitions.items()
+            if len(partition.replicas) > 1
+            and partition.recovery_state is not RecoveryState.AWAITING_LOG_ENDS
+        }
+        records += islice(change_records(topic, waiting), count_max - len(records))
+    return DecisionResult(len(records), records)
+
+
+def complete_recovery(
+    topic: TopicImage, index: int, ends: Sequence[ReplicaLogEnd], missing_max: int
+) -> DecisionResult[PartitionImage | None]:
+    """Elect the leader of a partition by the ends of its logs, once enough are known."""
+    recovered = recover(topic.partitions[index], ends, missing_max)
+    if recovered is None:
+        return DecisionResult(None)
+    return DecisionResult(recovered, [*change_records(topic, {index: recovered})])
 
 
 class ElectionOutcome(NamedTuple):

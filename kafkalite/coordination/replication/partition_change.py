@@ -57,12 +57,15 @@ def change(
     recovery_state: RecoveryState | None = None,
     is_settled: bool = False,
 ) -> PartitionImage:
-    """Return a partition with what follows from a change; the same object if nothing does.
+    """Return a partition with what follows from a change; the same object if nothing does, such as
+    while a partition waits for its recovery election.
 
     `lost`: replicas that may have lost records, such as after an unclean shutdown; they leave ISR
     and ELR.  `by_leader`: the leader proposes the ISR, and has flushed on the replicas that stay.
     `is_settled`: it has flushed its whole log, so that no witness is needed.
     """
+    if partition.recovery_state is RecoveryState.AWAITING_LOG_ENDS:
+        return partition
     target = partition
     if replica_set is not None:
         target = target._replace(**replica_set._asdict())

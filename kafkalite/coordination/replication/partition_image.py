@@ -26,11 +26,13 @@ Nodes = tuple[int, ...]
 
 
 class RecoveryState(IntEnum):
-    """Kafka's leader recovery state."""
+    """Kafka's leader recovery state, and one of ours that no client sees."""
 
     RECOVERED = 0
     RECOVERING = 1
     """The leader came from an unclean election, and has not altered the ISR since."""
+    AWAITING_LOG_ENDS = 2
+    """The power failed: recovery_election.py elects the leader."""
 
 
 class PartitionImage(NamedTuple):

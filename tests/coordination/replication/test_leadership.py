@@ -7,6 +7,7 @@ from kafkalite.coordination.image import node_record
 from kafkalite.coordination.replication import leadership
 from kafkalite.coordination.replication.election import ElectionType
 from kafkalite.coordination.replication.partition_image import NO_LEADER
+from kafkalite.coordination.replication.recovery_election import ReplicaLogEnd
 from tests.coordination.replication.factories import (
     apply,
     fence,
@@ -99,3 +100,61 @@ def test_leaderships_return_to_the_preferred_replicas():
     apply(image, result)
     assert result.response == 1
     assert [p.leader for p in partitions_of(image)] == [1, 2, 2]
+
+
+# -- after a power failure -----------------------------------------------------------------------
+
+
+def awaiting(*partitions):
+    image = image_of(*partitions)
+    result = leadership.begin_recovery(image)
+    apply(image, result)
+    return image, result.response
+
+
+def recovered(image, *ends, missing_max=0):
+    ends = [ReplicaLogEnd(*end) for end in ends]
+    result = leadership.complete_recovery(image.topics["t"], 0, ends, missing_max)
+    apply(image, result)
+    return result.response
+
+
+def test_partitions_with_several_replicas_wait_for_their_log_ends():
+    image, count = awaiting(part(1, (1, 2)), part(1, (1,), replicas=(1,)))
+    assert count == 1
+    assert [(p.leader, p.leader_epoch) for p in partitions_of(image)] == [(NO_LEADER, 6), (1, 5)]
+    assert leadership.begin_recovery(image).response == 0
+
+
+def test_recovery_takes_some_partitions_at_a_time():
+    image = image_of(*[part(1, (1, 2))] * 5)
+    counts = []
+    for _ in range(4):
+        result = leadership.begin_recovery(image, count_max=2)
+        apply(image, result)
+        counts.append(result.response)
+    assert counts == [2, 2, 1, 0]
+
+
+def test_partition_that_waits_is_changed_by_its_recovery_only():
+    image, _ = awaiting(part(1, (1, 2)))
+    (before,) = partitions_of(image)
+    assert leave(image, 1) == 0
+    assert leadership.lose_tail(image, 2, rules_of).response == 0
+    assert leadership.elect_missing(image, 1, rules_of).response == 0
+    assert elected(image, ElectionType.UNCLEAN, 0) == [errors.EligibleLeadersNotAvailable]
+    assert partitions_of(image) == [before]
+
+
+def test_replica_with_the_greatest_log_leads_after_a_power_failure():
+    image, _ = awaiting(part(1, (1, 2), witnesses=(3,)))
+    assert recovered(image, (1, 4, 90), (2, 5, 10)) is None
+    partition = recovered(image, (1, 4, 90), (2, 5, 10), (3, 5, 9))
+    assert (partition.leader, partition.isr, partition.witnesses) == (2, (2,), ())
+    assert (partition.leader_epoch, partition.partition_epoch) == (7, 9)
+
+
+def test_candidates_may_be_missing_if_others_have_flushed():
+    image, _ = awaiting(part(1, (1, 2)))
+    assert recovered(image, (3, 9, 9), missing_max=2) is None  # no candidate
+    assert recovered(image, (2, 5, 10), (4, 9, 9), missing_max=1).leader == 2  # 4 is no replica
