@@ -124,6 +124,9 @@ class Future(Generic[T]):
 def all_of(futures: Sequence[Future[T]]) -> Future[list[T]]:
     """Return a Future of all values, in order; it fails with the first error."""
 
+    if len(futures) == 1:
+        return futures[0].map(lambda value: [value])
+
     def abandon() -> None:
         for future in futures:
             future.abandon()

@@ -189,6 +189,13 @@ def test_number_of_records_is_exact_or_rounded_up_to_batches(is_exact, ranges):
     assert partition.next_fetch_offset == ranges[-1][1] + 1
 
 
+def test_acquire_reads_no_batch_after_those_that_fill_the_window():
+    partition = SharePartition(0, limits=ShareLimits(in_flight_max=10))
+    batches = iter([FetchedBatch(0, 4), FetchedBatch(5, 9), FetchedBatch(10, 14)])
+    assert partition.acquire("a", 0, batches, ALL, 0) == [(0, 9, 1)]
+    assert list(batches) == [FetchedBatch(10, 14)]
+
+
 def test_window_bounds_an_exact_request_and_rounds_up_another():
     limits = ShareLimits(in_flight_max=3)
     assert acquire(SharePartition(0, limits=limits), wanted=AcquireLimits(9, 9, True)) == [

@@ -108,6 +108,8 @@ class ShareCoordinators(Coordinators[ShareCoordinator]):
         return all_of(parts).map(lambda found: [*chain.from_iterable(found)])
 
     def _outcomes(self, requests: Sequence[StateRequest]) -> Future[list[Outcome]]:
+        if len(requests) == 1:
+            return self._outcome(requests[0])
         by_host: dict[ShareHost, list[int]] = {}
         outcomes: list[Outcome] = [None] * len(requests)
         for number, request in enumerate(requests):
@@ -123,13 +125,23 @@ class ShareCoordinators(Coordinators[ShareCoordinator]):
             for host, numbers in by_host.items()
         ]
 
-        def collect(found: list[Sequence[Outcome]]) -> list[Outcome]:
+        def collect(found: list[list[Outcome]]) -> list[Outcome]:
             for numbers, of_host in zip(by_host.values(), found, strict=True):
                 for number, outcome in zip(numbers, of_host, strict=True):
                     outcomes[number] = outcome
             return outcomes
 
         return all_of(decided).map(collect)
+
+    def _outcome(self, request: StateRequest) -> Future[list[Outcome]]:
+        """Return the outcome of a single request: the changes of one share partition are written
+        one at a time."""
+        try:
+            self._check_topic(request)
+            host = self.host_of(request.key.coordinator_key)
+        except KafkaError as error:
+            return Future.of([error])
+        return self._decided(host, [request])
 
     def _check_topic(self, request: StateRequest) -> None:
         """Refuse to begin, read or change the state of a topic that does not exist any more."""
@@ -138,12 +150,12 @@ class ShareCoordinators(Coordinators[ShareCoordinator]):
 
     def _decided(
         self, host: ShareHost, requests: Sequence[StateRequest]
-    ) -> Future[Sequence[Outcome]]:
-        def of_response(response: Mapping[str, Any]) -> Sequence[Outcome]:
-            outcomes: Sequence[Outcome] = response["outcomes"]
+    ) -> Future[list[Outcome]]:
+        def of_response(response: Mapping[str, Any]) -> list[Outcome]:
+            outcomes: list[Outcome] = response["outcomes"]
             return outcomes
 
-        def failed(error: KafkaError) -> Sequence[Outcome]:
+        def failed(error: KafkaError) -> list[Outcome]:
             return [error] * len(requests)
 
         decided: Future[Any] = host.request(

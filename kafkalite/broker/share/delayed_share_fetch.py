@@ -83,6 +83,8 @@ class DelayedShareFetch(SteppedOperation):
         """Number of bytes that a read of each share partition would return."""
         self._size = 0
         self._has_error = False
+        self._takes_any = limits.min_bytes <= 1 and len(partitions) == 1
+        """True if any record is enough: they are acquired at once, without a measurement."""
 
     def begin(self) -> Iterator[int]:
         for count, partition in enumerate(self._wanted, start=1):
@@ -98,11 +100,12 @@ class DelayedShareFetch(SteppedOperation):
                 self._shares.append(share)
                 self._sizes.append(0)
                 share.waiting[self] = share.partition.waiting[self] = position
-                self._measure(position)
+                if not self._takes_any:
+                    self._measure(position)
             if count % SLICE == 0:
                 yield SLICE_UNITS
         self._wanted = ()
-        if self._failed or self._is_due():
+        if self._failed or self._takes_any or self._is_due():
             yield from self.finish()
 
     def detach(self) -> None:

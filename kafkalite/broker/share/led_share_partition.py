@@ -254,7 +254,8 @@ class LedSharePartition:
             return None, []
         if self.leaving:
             self.release_leaving()
-        records.limits = self.settings.limits
+        settings = self.settings
+        records.limits = settings.limits
         records.advance_to(self.partition.log.log_start_offset)
         for _ in range(READS_MAX):
             offset = records.next_fetch_offset

@@ -94,7 +94,7 @@ class AcquiredRecords:
     def _batches(self, table: pa.RecordBatch, names: list[str], upto: int) -> Iterator[ShareBatch]:
         offsets = offsets_of(table)
         end = min(upto, offsets[-1] + 1)
-        shown = table.select(names)
+        shown = table if names == table.schema.names else table.select(names)
         for part in self._parts(table.num_rows, offsets.__getitem__, end):
             rows = shown.slice(part.begin, part.end - part.begin)
             yield ShareBatch(self.acquired, part.delivery_count, rows, part.runs)

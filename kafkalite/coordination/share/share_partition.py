@@ -180,7 +180,12 @@ class SharePartition:
         offset = self._ranges.first_available()
         if offset is not None:
             return offset
-        return self.end_offset if self._ranges.count < self.limits.in_flight_max else None
+        return None if self._is_full else self.end_offset
+
+    @property
+    def _is_full(self) -> bool:
+        """True if no record after the window may be acquired."""
+        return self._ranges.count >= self.limits.in_flight_max
 
     # -- acquiring ---------------------------------------------------------------------------
 
@@ -214,6 +219,8 @@ class SharePartition:
             elif not acquired.acquire(first_offset, batch.last_offset):
                 break
             offset = batch.last_offset + 1
+            if offset >= self.end_offset and self._is_full:
+                break  # the next batch is not read from the log
         self._ranges.join(begin, self.end_offset)
         self._advance()
         if acquired.ranges:
@@ -225,7 +232,7 @@ class SharePartition:
         if last_offset < first_offset:
             return True
         if last_offset >= self.end_offset:
-            if self._ranges.count >= self.limits.in_flight_max:
+            if self._is_full:
                 return False
             self._ranges.extend(last_offset, DeliveryState.ARCHIVED)
         for each in self._ranges.between(first_offset, last_offset):

@@ -230,6 +230,9 @@ class ShareFetch(ShareRequest):
                 response.fail(error or UnknownServerError())
                 return
             fetched = self._fetch(session)
+            if not isinstance(fetched, Future):
+                response.resolve(self._response(fetched, outcomes, is_full=is_full))
+                return
             response.follow(
                 fetched.map(lambda found: self._response(found, outcomes, is_full=is_full))
             )
@@ -249,7 +252,9 @@ class ShareFetch(ShareRequest):
         count_max = self.node.settings[GROUP_SHARE_MAX_SHARE_SESSIONS]
         return sessions.begin(self.key, self.client.connection, count_max)
 
-    def _fetch(self, session: ShareSession) -> Future[list[FetchedSharePartition]]:
+    def _fetch(
+        self, session: ShareSession
+    ) -> list[FetchedSharePartition] | Future[list[FetchedSharePartition]]:
         """Return what was fetched, and the errors of partitions that cannot be."""
         request = self.request
         partitions = [*session.partitions]
@@ -266,8 +271,9 @@ class ShareFetch(ShareRequest):
             session, partitions[begin:] + partitions[:begin], self._open, limits
         )
         wait_ms = max(0, request.max_wait_ms)
-        response = self.node.replicas.purgatory.begin(delayed, wait_ms)
-        return response if isinstance(response, Future) else Future.of(response)
+        fetched: list[FetchedSharePartition] | Future[list[FetchedSharePartition]]
+        fetched = self.node.replicas.purgatory.begin(delayed, wait_ms)
+        return fetched
 
     def _open(self, partition: TopicIdPartition) -> LedSharePartition:
         """Return a share partition; raise KafkaError if it cannot be fetched from here."""
