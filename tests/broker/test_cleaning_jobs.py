@@ -330,6 +330,26 @@ def test_records_deleted_during_a_pass_are_not_brought_back(host, cleaner):
     assert records(host) == latest()
 
 
+@pytest.mark.parametrize("is_noticed_first", [False, True])
+def test_truncation_cancels_the_pass(host, cleaner, is_noticed_first):
+    fill(host)
+    host.append("a", [1_000])
+    result = clean(cleaner.take(host.topic), lambda size: None)
+    partition = host.node.replicas.leader("a", 0)
+    # What is left includes all sources, but the offsets above them will have other records.
+    partition.high_watermark = host.log.truncate_to(30)
+    if is_noticed_first:
+        host.clock.advance(1_000)
+        message, _ = cleaner.client.receive()
+        assert message.kind is cleaning.CANCEL_JOB
+        assert message.fields["reason"] == "the log was truncated"
+    assert "was truncated" in cleaner.hand_in(result)["error_message"]
+    assert len(records(host)) == 30 and files(host, ".cleaned") == []
+    assert host.log.cleaner_offset <= 0
+    cleaner.clean(host.topic)
+    assert records(host) == latest()
+
+
 def test_removed_segment_that_cannot_be_read_does_not_end_the_cleaning_of_a_log(host, cleaner):
     assert set_policy(host, "compact,delete") == 0
     fill(host)
