@@ -350,6 +350,67 @@ def test_markers_are_dropped_in_two_passes(tmp_path):
     assert not list(tmp_path.glob("*.txnindex"))
 
 
+@pytest.mark.parametrize("early_ms", [1, 0])
+def test_marker_is_kept_until_its_delete_horizon(tmp_path, early_ms):
+    log = open_log(tmp_path, COMPACT)
+    put_txn(log, 7, 0, (b"a", b"1"))
+    end_txn(log, 7, commit=True)
+    put(log, (b"a", b"2"))
+    log.roll()
+    for now_ms in (NOW, NOW, NOW + DELETE_RETENTION_MS - early_ms):
+        log.cleaner_offset = 0
+        run_pass(log, now_ms=now_ms, producers={})
+    horizons = [batch.header.delete_horizon_ms for batch in control_batches(log)]
+    assert horizons == [NOW + DELETE_RETENTION_MS] * early_ms
+
+
+def test_commit_marker_is_dropped_while_an_earlier_transaction_has_records(tmp_path):
+    log = open_log(tmp_path, COMPACT)
+    put_txn(log, 7, 0, (b"a", b"kept"))
+    kept = end_txn(log, 7, commit=True)
+    put_txn(log, 7, 1, (b"b", b"1"))
+    end_txn(log, 7, commit=True)
+    put(log, (b"b", b"2"))
+    log.roll()
+    for pass_number in range(4):
+        log.cleaner_offset = 0
+        run_pass(log, now_ms=NOW + 2 * DELETE_RETENTION_MS * pass_number, producers={})
+    assert [batch.header.base_offset for batch in control_batches(log)] == [kept]
+
+
+def test_marker_behind_the_mapped_part_is_unchanged(tmp_path):
+    log = open_log(tmp_path, COMPACT)
+    put(log, (b"a", b"1"))
+    put_txn(log, 8, 0, (b"b", b"aborted"))
+    end_txn(log, 8, commit=False)
+    put(log, (b"c", b"1"))
+    log.roll()
+    for upper_offset in (log.end_offset, 1):
+        log.cleaner_offset = 0
+        run_pass(log, producers={}, upper_offset=upper_offset)
+    (marker,) = control_batches(log)
+    assert (marker.header.count, marker.header.delete_horizon_ms) == (1, None)
+    log.cleaner_offset = 0
+    run_pass(log, producers={})
+    (marker,) = control_batches(log)
+    assert marker.header.delete_horizon_ms == NOW + DELETE_RETENTION_MS
+
+
+def test_marker_of_a_live_producer_without_data_is_kept_empty(tmp_path):
+    log = open_log(tmp_path, COMPACT)
+    put_txn(log, 7, 0, (b"a", b"1"))
+    fencing = end_txn(log, 7, commit=True, epoch=1)
+    put(log, (b"a", b"2"))
+    log.roll()
+    assert job_of(log).producers[7] == (-1, 1)
+    for pass_number in range(4):
+        log.cleaner_offset = 0
+        run_pass(log, now_ms=NOW + 2 * DELETE_RETENTION_MS * pass_number)
+    (left,) = control_batches(log)
+    assert (left.header.base_offset, left.header.count) == (fencing, 0)
+    assert (left.header.producer_id, left.header.producer_epoch) == (7, 1)
+
+
 def test_abort_marker_is_kept_while_an_empty_batch_of_it_is_left(tmp_path):
     log = open_log(tmp_path, COMPACT)
     put_txn(log, 8, 0, (b"a", b"2"))

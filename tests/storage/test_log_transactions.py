@@ -13,6 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kafkalite.clock import ManualClock
 from kafkalite.config.broker import PRODUCER_ID_EXPIRATION_MS
 from kafkalite.errors import (
     InvalidProducerEpoch,
@@ -110,6 +111,21 @@ def test_producer_with_an_open_transaction_does_not_expire(tmp_path):
     assert not log.producers
 
 
+def test_marker_is_the_last_time_that_a_producer_was_active(tmp_path):
+    clock = ManualClock()
+    log = open_log(tmp_path, {PRODUCER_ID_EXPIRATION_MS: 1_000}, clock=clock)
+    add(log, 7, 0)
+    (producer,) = log.producers
+    before_ms = producer.last_timestamp
+    clock.advance(500)
+    end(log, 7, commit=True)
+    assert producer.last_timestamp == clock.wall_ms() > before_ms
+    log.producers.expire(clock.wall_ms() + 999)
+    assert [each.producer_id for each in log.producers] == [7]
+    log.producers.expire(clock.wall_ms() + 1_000)
+    assert not log.producers
+
+
 def test_marker_of_an_older_epoch_is_refused(tmp_path):
     log = open_log(tmp_path)
     add(log, 7, 0, epoch=4)
@@ -136,6 +152,14 @@ def test_marker_of_version_2_with_the_fencing_epoch_ends_its_transaction(tmp_pat
     end(log, 7, commit=False, epoch=FENCING_EPOCH, transaction_version=2)
     end(log, 7, commit=False, epoch=FENCING_EPOCH, transaction_version=2)
     assert stable(log) == 3
+
+
+def test_transaction_with_the_fencing_epoch_is_ended_by_a_marker_with_it(tmp_path):
+    # No epoch is left above it: the marker of version 2 has that of its transaction.
+    log = open_log(tmp_path)
+    add(log, 7, 0, epoch=FENCING_EPOCH)
+    end(log, 7, commit=False, epoch=FENCING_EPOCH, transaction_version=2)
+    assert stable(log) == 2
 
 
 def test_marker_of_an_older_coordinator_is_refused(tmp_path):
@@ -389,7 +413,7 @@ def test_open_transactions_are_in_the_snapshot(tmp_path):
     assert stable(log) == log.end_offset
 
 
-@pytest.mark.parametrize("change", ["cut", "removed entry", "garbage"])
+@pytest.mark.parametrize("change", ["cut", "removed entry", "repeated entry", "garbage"])
 def test_damaged_index_is_made_again_from_the_log(tmp_path, change):
     log = open_log(tmp_path)
     for number in range(5):
@@ -404,6 +428,8 @@ def test_damaged_index_is_made_again_from_the_log(tmp_path, change):
         path.write_bytes(content[:-1])
     elif change == "removed entry":
         path.write_bytes(content[:20])
+    elif change == "repeated entry":
+        path.write_bytes(2 * content)
     else:
         path.write_bytes(bytes(34))
     log = open_log(tmp_path, end=known, recovery_point=log.end_offset)
