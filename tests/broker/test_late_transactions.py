@@ -16,6 +16,7 @@ from kafkalite.broker.replica.late_transactions import (
 )
 from kafkalite.protocol.schemas.transaction_records import TransactionState
 from kafkalite.records.batch import batches
+from kafkalite.records.control import TransactionMarker
 from kafkalite.storage.files import checkpoint, layout
 from kafkalite.storage.manager.recovery_points import BOOT_ID
 from tests.broker.transacting import (
@@ -237,6 +238,19 @@ def test_transaction_written_to_after_the_report_is_left_alone(transacting):
     assert partition.log.end_offset == 1
     node.late_transactions._end_orphans([OrphanTransaction(reported, False)], None)
     assert partition.log.end_offset == 2 and is_stable(cluster, "t")
+
+
+def test_orphan_of_a_producer_that_a_coordinator_has_marked_before_is_ended(transacting):
+    transaction = transacting(written=())
+    cluster, producer = transaction.cluster, transaction.producer
+    node = cluster.node(cluster.leader("t"))
+    partition = node.replicas.leader("t", 0)
+    marker = TransactionMarker(*producer, False, coordinator_epoch=5)
+    node.replicas.append_marker(partition, marker)
+    transaction.produce("t", 0)
+    reported = LateTransaction(partition.topic_id, 0, *producer, first_offset=1, last_offset=1)
+    node.late_transactions._end_orphans([OrphanTransaction(reported, False)], None)
+    assert partition.log.end_offset == 3 and is_stable(cluster, "t")
 
 
 def test_report_without_a_response_is_repeated(transacting):

@@ -111,6 +111,23 @@ def test_cleaning_stops_at_the_last_stable_offset(tmp_path: Path) -> None:
     assert not is_due(log, found_in(log, stable=7))
 
 
+def test_last_stable_offset_before_the_first_dirty_one_leaves_nothing_to_clean(
+    tmp_path: Path,
+) -> None:
+    log = segmented(tmp_path, NOW, NOW, NOW)
+    log.cleaner_offset = 20
+    found = found_in(log, stable=5)
+    assert (found[:2], found.cleanable_size) == ((20, 20), 0)
+
+
+def test_segment_without_a_time_is_not_overdue(tmp_path: Path) -> None:
+    lag = {**COMPACTED, keys.MAX_COMPACTION_LAG_MS: 100, keys.MIN_CLEANABLE_DIRTY_RATIO: 1.0}
+    log = segmented(tmp_path, 0, NOW)
+    log.reconfigure(settings(lag))
+    assert found_in(log, now_ms=NOW + 100).overdue_ms == 0
+    assert found_in(log, now_ms=NOW + 101).overdue_ms == 1
+
+
 def test_young_segment_and_all_after_it_wait_for_the_minimum_lag(tmp_path: Path) -> None:
     log = segmented(tmp_path, NOW, NOW + 500, NOW + 100)
     log.reconfigure(settings({**COMPACTED, keys.MIN_COMPACTION_LAG_MS: 600}))
