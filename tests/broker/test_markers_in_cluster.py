@@ -141,6 +141,23 @@ def test_many_transactions_are_completed_together(begun):
     assert len(counts) < 10, "a batch each"
 
 
+def test_markers_are_sent_and_completed_without_waiting_for_a_later_tick(transacting):
+    """The producer's next request follows on the same channels, and must find it complete."""
+    transaction = transacting()
+    cluster = transaction.cluster
+    transaction.begin_end()
+    cluster.tick(0)
+    for identity in [*cluster.bus.to_worker]:
+        cluster.deliver_down(identity, 100)
+    for node_id in (1, 2):
+        cluster.tick(node_id)
+    assert all(markers(cluster, *each) for each in PARTITIONS)
+    assert transaction.state is PREPARE_COMMIT
+    for identity in [*cluster.bus.to_server]:
+        cluster.deliver_up(identity, 100)
+    assert transaction.state is COMPLETE_COMMIT
+
+
 def completions(log, offset):
     """Return the headers of the batches from an offset on."""
     return [batch.header for batch in batches(read(log, offset, 1 << 20, log.end_offset).read())]
