@@ -32,6 +32,7 @@ from tests.conformance.table import (
     NULL_HEADERS,
     NULLS_AND_EMPTIES,
     ORDERLY,
+    RENEWALS,
     SHARE_GROUPS,
     STATIC,
     STEADY,
@@ -114,7 +115,8 @@ JAVA = Driven(
     | {"describe_config", "alter_config", TRANSACTIONS, VERSION_2, INTERLEAVED, ABORTABLE}
     # Without any broker it forgets its topics, and rejoins when metadata names them again.
     | MEMBERS - {STEADY}
-    | {ANY_OFFSETS, MEMBER_OFFSETS, ASYNC_COMMITS, FENCED, *ASSIGNORS, *GROUP_ADMIN, *NEW_MEMBERS},
+    | {ANY_OFFSETS, MEMBER_OFFSETS, ASYNC_COMMITS, FENCED, *ASSIGNORS, *GROUP_ADMIN, *NEW_MEMBERS}
+    | {RENEWALS},
 )
 # Java's client uses version 2 of transactions wherever a broker has it.  Its last release that
 # knows only version 1 runs the scenarios of transactions alone.
@@ -153,7 +155,7 @@ NATIVE = python(
     "native",
     "native",
     {*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *MEMBERS, *NEW_MEMBERS}
-    | {"range", "cooperative-sticky"},
+    | {"range", "cooperative-sticky", RENEWALS},
 )
 # A share consumer uses TCP in any case.
 NATIVE_TCP = python("native-tcp", "native", set(NATIVE.can) - {SHARE_GROUPS}, "off")

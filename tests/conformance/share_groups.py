@@ -14,6 +14,7 @@ from tests.conformance.restarts import killed, restarted
 from tests.conformance.table import (
     ANSWER_S_MAX,
     GROUPS,
+    RENEWALS,
     SHARE_GROUPS,
     Client,
     Delivered,
@@ -26,7 +27,7 @@ from tests.conformance.table import (
 )
 
 TEN = [Sent(b"%d" % i, b"k") for i in range(10)]
-ACCEPT, RELEASE, REJECT = "accept", "release", "reject"
+ACCEPT, RELEASE, REJECT, RENEW = "accept", "release", "reject", "renew"
 SINGLY = {"batch.num.messages": "1"}
 """Settings of a producer that sends each record as a batch of its own."""
 
@@ -227,6 +228,24 @@ def a_record_held_too_long_goes_to_another_member(client: Client, kafka: Kafka) 
         counts = {record.offset: record.count for record in taken}
         # On a busy host the lock may have expired before the first member's poll returned, too.
         assert all(counts[record.offset] > record.count for record in held)
+
+
+@scenario(SHARE_GROUPS, RENEWALS)
+def a_renewed_record_stays_with_its_member_and_counts_no_delivery(
+    client: Client, kafka: Kafka
+) -> None:
+    topic = kafka.topic()
+    client.produce(kafka, topic, TEN[:1])
+    with ShareGroup(client, kafka, topic, {}) as group:
+        member = group.join()
+        _, (record,) = group.poll()
+        for _ in range(2):
+            assert member.acknowledge({record: RENEW}) == {}
+            # Java's consumer returns a renewed record again, other clients do not.
+            assert member.poll(POLL_MS) in ([], [record])
+        assert member.acknowledge({record: RELEASE}) == {}
+        _, (again,) = group.poll()
+        assert (again.offset, again.count) == (record.offset, record.count + 1)
 
 
 @scenario(SHARE_GROUPS)

@@ -53,6 +53,7 @@ ANY_OFFSETS = "offsets of any group in a transaction"
 COPIES = "a member that commits its position in the transactions of its copies"
 CONSUMER_PROTOCOL = "members of the consumer protocol"
 SHARE_GROUPS = "members of share groups"
+RENEWALS = "renewed locks of records"
 ABORTABLE = "a transaction with a refused record is aborted, and its producer goes on"
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

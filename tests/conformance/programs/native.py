@@ -244,14 +244,18 @@ class ShareGroups:
     def share_poll(self, timeout_ms: int) -> list[list[Any]]:
         messages = self.first or self.member.consume(SHARED_COUNT_MAX, timeout_ms / 1000)
         self.first = []
-        self.polled = {(each.topic, each.partition, each.offset): each for each in messages}
-        return [
-            [*place, text(each.value), each.delivery_count] for place, each in self.polled.items()
-        ]
+        polled = {(each.topic, each.partition, each.offset): each for each in messages}
+        if polled:  # a renewed message is kept until others come
+            self.polled = polled
+        return [[*place, text(each.value), each.delivery_count] for place, each in polled.items()]
 
     def share_acknowledge(self, records: Sequence[Any]) -> list[list[Any]]:
         for *place, kind in records:
-            getattr(self.polled[tuple(place)], kind)()
+            message = self.polled[tuple(place)]
+            if kind == "renew":
+                self.member.renew(message)
+            else:
+                getattr(message, kind)()
         outcomes = self.member.commit(CONSUME_S_MAX)
         return [
             [*place, error.code] for place, error in outcomes.items() if error is not None
