@@ -128,6 +128,8 @@ class Churn:
             for work in (self.produce, self.follow)
         ]
         self.recoveries: dict[str, list[float]] = defaultdict(list)
+        self.events: list[str] = []
+        """What the members reported, with times."""
 
     @property
     def generations(self) -> int:
@@ -236,6 +238,7 @@ class Churn:
             if not line.endswith("\n"):
                 break  # killed within a line
             word, *said = json.loads(line)
+            self.events.append(f"{time.time():.3f} {member.name} {' '.join(member.kind)} {line}")
             if word == "commit":
                 self.groups[member.group].results.append(CommitResult(*said))
             elif word == "read":
@@ -425,6 +428,10 @@ class Churn:
         for thread in self.threads:
             if thread.is_alive():
                 thread.join()
+
+    def group_logs(self) -> list[str]:
+        """Return the entries of each group's log as text."""
+        return [f"{name} {each}" for name, group in self.groups.items() for each in group.log]
 
     def judge(self) -> None:
         for group, history in self.groups.items():

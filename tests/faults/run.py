@@ -60,6 +60,9 @@ class Run:
     diary: list[str] = field(default_factory=list)
     log: str = ""
     """The broker's own log."""
+    events: list[str] = field(default_factory=list)
+    """The events of members of groups."""
+    group_logs: list[str] = field(default_factory=list)
     recoveries: dict[str, list[float]] = field(default_factory=dict)
     acts: dict[str, int] = field(default_factory=dict)
     members: dict[str, int] = field(default_factory=dict)
@@ -174,6 +177,8 @@ def churned(plan: Plan) -> Run:
         came.done = play.generations
         came.recoveries = play.recoveries
         came.members = dict(sorted(play.started.items()))
+        came.events = play.events
+        came.group_logs = play.group_logs()
         came.diary = play.diary
         came.log = (broker.data / "kafkalite.log").read_text()
         came.complaints = play.faults
@@ -185,3 +190,6 @@ def keep(came: Run, directory: Path) -> None:
     came.history.write(directory / "history.jsonl")
     (directory / "kafkalite.log").write_text(came.log)
     (directory / "diary").write_text("\n".join([*came.diary, *came.complaints, ""]))
+    if came.events:
+        (directory / "events").write_text("".join(came.events))
+        (directory / "group_logs").write_text("\n".join([*came.group_logs, ""]))
