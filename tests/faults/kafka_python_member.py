@@ -1,4 +1,9 @@
-"""A GroupMember of kafka-python, with the classic protocol and its range assignor."""
+"""A GroupMember of kafka-python, with the classic protocol and its range assignor.
+
+kafka-python (3.0.12) keeps its position in a partition that it is assigned again, even if its
+session expired while it rejoined, and another member has committed more.  The member therefore
+reads on from the committed offsets after each rebalance.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +57,8 @@ class KafkaPythonMember(GroupMember, kafka.ConsumerRebalanceListener):
         instance: str = "",
     ) -> None:
         super().__init__(topic, name, turn)
+        self.new: list[TopicPartition] = []
+        """Partitions of the last assignment whose positions are not those committed yet."""
         static: dict[str, Any] = {"group_instance_id": instance} if instance else {}
         self.consumer = KafkaConsumer(
             bootstrap_servers=bootstrap,
@@ -75,6 +82,7 @@ class KafkaPythonMember(GroupMember, kafka.ConsumerRebalanceListener):
 
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         self.positions.clear()
+        self.new = [*assigned]
         self.assigned([each.partition for each in assigned])
 
     def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
@@ -91,9 +99,28 @@ class KafkaPythonMember(GroupMember, kafka.ConsumerRebalanceListener):
         except FencedInstanceIdError as fault:
             self.fail(f"fenced: {fault}")
             return
+        if self.new:
+            self.rewind()
+            return
         for records in found.values():
             for record in records:
                 yield record.partition, record.offset
+
+    def rewind(self) -> None:
+        """Set the positions of new partitions to the committed offsets; a failure is retried."""
+        pending = self.new  # a callback may replace it
+        try:
+            while pending:
+                place = pending[-1]
+                offset = self.consumer.committed(place, timeout_ms=COMMIT_MS_MAX)
+                if place in self.consumer.assignment():
+                    if offset is None:
+                        self.consumer.seek_to_beginning(place)
+                    else:
+                        self.consumer.seek(place, offset)
+                pending.pop()
+        except KafkaError:
+            return
 
     def commit_offset(self, partition: int, offset: int, word: str) -> Outcome:
         place = TopicPartition(self.topic, partition)
