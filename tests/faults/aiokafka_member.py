@@ -8,6 +8,7 @@ member's loop, as aiokafka's documentation advises.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
@@ -21,6 +22,7 @@ from aiokafka.errors import (
     IllegalStateError,
     KafkaConnectionError,
     KafkaError,
+    RebalanceInProgressError,
 )
 from aiokafka.structs import OffsetAndMetadata
 
@@ -113,7 +115,15 @@ class AiokafkaMember(GroupMember, ConsumerRebalanceListener):
             except TimeoutError:
                 return {}
 
-        for records in self.wait_for(poll()).values():
+        try:
+            found = self.wait_for(poll())
+        except KafkaError as fault:
+            # aiokafka ends when its JoinGroup gets this error, as in an upgrade of the group.
+            if RebalanceInProgressError.__name__ not in str(fault):
+                raise
+            self.fail(str(fault))
+            return
+        for records in found.values():
             for record in records:
                 yield record.partition, record.offset
 
@@ -136,7 +146,9 @@ class AiokafkaMember(GroupMember, ConsumerRebalanceListener):
         return Outcome()
 
     def close(self) -> None:
-        self.wait_for(self.consumer.stop())
+        # The error that has ended it, if there was one, is raised again.
+        with contextlib.suppress(KafkaError):
+            self.wait_for(self.consumer.stop())
 
 
 if __name__ == "__main__":

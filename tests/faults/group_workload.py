@@ -53,9 +53,10 @@ SHORT_PAUSE_S = 0.5
 STABLE_S_MAX = 10.0
 QUIET_S_MAX = 60.0
 """Maximum wait for events that are expected much sooner."""
-EXPECTED_ERRORS = ("fenced", "instance", "groupidnotfound")
-"""Words of the errors of two members with one instance id; and of one of the consumer protocol that
-was paused until its group was a classic one, which ends Java's consumer."""
+EXPECTED_ERRORS = ("fenced", "instance", "groupidnotfound", "rebalanceinprogress")
+"""Words of the errors of two members with one instance id; of one of the consumer protocol that was
+paused until its group was a classic one, which ends Java's consumer; and of one whose JoinGroup
+waited while its group was upgraded, which ends aiokafka's."""
 EXPECTED_EXITS = (0, -signal.SIGKILL, -signal.SIGTERM, 128 + signal.SIGTERM)
 """The last two are of members that had hardly started; the last is Java's."""
 OUTPUT_SIZE_MAX = 1_000
