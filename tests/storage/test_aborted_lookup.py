@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kafkalite.config.topic import SEGMENT_BYTES
 from kafkalite.errors import OffsetOutOfRange
-from kafkalite.records.batch import batches
+from kafkalite.records.batch import Record, batches, build
 from kafkalite.storage.log.committed_read import CommittedRead
 from kafkalite.storage.segment import aborted_lookup, transaction_index
 from kafkalite.storage.segment.aborted_lookup import (
@@ -24,8 +24,9 @@ from kafkalite.storage.segment.aborted_lookup import (
 from kafkalite.storage.segment.transaction_index import IndexBlock, TransactionIndex
 from kafkalite.storage.state.open_transactions import CompletedTransaction
 from tests.simulation.disk import QuickDisk
+from tests.storage.cleaning_harness import run_pass
 from tests.storage.committed import read_committed, steps_of
-from tests.storage.factories import close, open_log
+from tests.storage.factories import NOW, close, open_log
 from tests.storage.test_log_transactions import aborted, add, end
 
 ONE_SEGMENT = {SEGMENT_BYTES: 1 << 30}
@@ -172,6 +173,51 @@ def test_list_of_transactions_that_were_open_together_is_bounded(tmp_path, abort
         assert {each.producer_id for each in headers} == {each for each, _ in listed}
         assert len(listed) == len(headers) == min(aborted_max, log.end_offset - offset)
         offset = headers[-1].last_offset + 1
+
+
+def keyed(log, key):
+    log.append(build([Record(timestamp=NOW, key=key, value=b"v")]), 0)
+
+
+@pytest.mark.parametrize("aborted_max", [1, 2, 3])
+def test_transaction_without_a_batch_in_the_range_is_listed_after_compaction(
+    tmp_path, aborted_max
+):
+    """The cleaner keeps the markers of aborted transactions, and not their batches."""
+    log = open_log(tmp_path, ONE_SEGMENT)
+    producers = range(aborted_max)
+    for sequence in range(2):
+        for producer_id in producers:
+            if sequence:
+                end(log, producer_id, commit=False)
+            add(log, producer_id, sequence)
+    keyed(log, b"a")
+    log.roll()
+    for producer_id in producers:
+        add(log, producer_id, 2)
+        end(log, producer_id, commit=False)
+    keyed(log, b"b")
+    log.roll()
+    keyed(log, b"c")
+    run_pass(log, segment_bytes=100)
+    offset = 0
+    while offset < log.end_offset:
+        found, listed = read_committed(log, offset, 1 << 20, log.end_offset, aborted_max)
+        assert found is not None
+        headers = [each.header for each in batches(found.read())]
+        last = headers[-1].last_offset
+        needed = {
+            (each.producer_id, each.first_offset)
+            for each in aborted(log)
+            if any(
+                header.is_transactional
+                and header.producer_id == each.producer_id
+                and each.first_offset <= header.base_offset <= each.last_offset
+                for header in headers
+            )
+        }
+        assert needed <= set(listed) and len(listed) <= max(2, aborted_max)
+        offset = last + 1
 
 
 def test_first_partition_of_a_read_has_a_batch_in_any_case(tmp_path):

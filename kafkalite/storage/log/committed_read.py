@@ -17,6 +17,8 @@ replaced between two steps, the read begins again.
 
 from __future__ import annotations
 
+import sys
+
 from kafkalite._ext.aborted_scan import walk_transactions
 from kafkalite._ext.segment_walk import AT_END, TORN, WHOLE
 from kafkalite.errors import KafkaStorageError
@@ -30,13 +32,15 @@ WALK_SIZE = 8 << 20
 """Maximum size of a range whose headers are read, in bytes: about 2 ms."""
 WALK_COST = 150_000
 """Cost of reading these headers, in index entries."""
+SELECTIONS_MAX = 2
+"""Maximum number of times that a range is cut."""
 
 
 class CommittedRange:
     """The aborted transactions of a range of one segment, which is cut where it has too many."""
 
     __slots__ = ("_aborted_max", "_generation", "_log", "_lookup", "_offset", "_position",
-                 "_segment", "_selects", "aborted", "end_offset", "size")  # fmt: skip
+                 "_segment", "_selections", "aborted", "end_offset", "size")  # fmt: skip
 
     def __init__(
         self,
@@ -56,7 +60,7 @@ class CommittedRange:
         self._position = position
         self._offset = offset
         self._aborted_max = aborted_max
-        self._selects = False
+        self._selections = 0
         self.size = size
         self.end_offset = end_offset
         self.aborted: list[tuple[int, int]] = []
@@ -73,8 +77,7 @@ class CommittedRange:
         """Continue within a budget; return whether the lookup is complete."""
         if not self._lookup.step(budget):
             return False
-        if len(self._lookup.found) > self._aborted_max:
-            assert not self._selects, "the range was cut"
+        if len(self._lookup.found) > self._aborted_max and self._selections < SELECTIONS_MAX:
             if budget.left <= 0:
                 return False
             self._select()
@@ -84,20 +87,32 @@ class CommittedRange:
         return True
 
     def _select(self) -> None:
-        """Cut the range so that its batches are of few transactions; look up these only."""
+        """Cut the range so that its batches are of few transactions; look up these only.
+
+        Compaction removes the batches of aborted transactions and keeps their markers.  So a
+        producer with a batch or marker in the range may have one transaction more, which begins in
+        the range and ends behind it: at most twice as many in all.  The second selection is of half
+        as many.
+        """
         segment, begin = self._segment, self._position
+        self._selections += 1
+        count_max = self._aborted_max
+        if self._selections == SELECTIONS_MAX:
+            count_max = max(1, count_max // 2)
         code, position, end_offset, producer_ids = walk_transactions(
-            segment.descriptor, begin, begin + self.size, WALK_SIZE, self._aborted_max
+            segment.descriptor, begin, begin + self.size, WALK_SIZE, count_max
         )
         if code == WHOLE:
             self.size = position - begin
         elif code != AT_END and code != TORN:  # a fetched range may end within a batch
             raise KafkaStorageError(segment.error_text(code, position))
         self.end_offset = max(self._offset, end_offset)
-        self._selects = True
         aborting = self._log.segments.with_aborted(self._offset) if self.size else ()
+        found_max = self._aborted_max + 1
+        if self._selections == SELECTIONS_MAX:
+            found_max = sys.maxsize  # none may be missing
         self._lookup = AbortedLookup(
-            aborting, self._offset, self.end_offset, self._aborted_max + 1, producer_ids
+            aborting, self._offset, self.end_offset, found_max, producer_ids
         )
 
 
@@ -119,7 +134,8 @@ class CommittedRead:
     ) -> None:
         """Begin a read as `log_reader.read`, with at most `aborted_max` aborted transactions.
 
-        With `whole_first` the first batch is returned in any case, with at most one.
+        With `whole_first` the first batch is returned in any case, with at most one, or two after
+        compaction.
         """
         self.records: FileSlice | None = None
         """The slice, once the read is complete; None if there are no records there yet."""
