@@ -239,6 +239,11 @@ class TransactionCoordinator:
             raise TransactionalIdNotFound()
         return transaction
 
+    def partition_count(self, transactional_id: str) -> int:
+        """Return the number of partitions of a transaction, at least 1."""
+        transaction = self._transactions.get(transactional_id)
+        return max(1, len(transaction.partitions)) if transaction is not None else 1
+
     def transactions(self) -> Sequence[tuple[str, Transaction]]:
         """Return the transactional ids as they are now."""
         return [*self._transactions.items()]

@@ -121,6 +121,19 @@ def test_many_requests_of_a_tick_have_several_batches(ongoing, monkeypatch):
     assert counts_after(ongoing, before) == [2, 1]
 
 
+def test_large_decisions_do_not_wait_for_the_end_of_the_tick(ongoing, monkeypatch):
+    """The time for them is that for reading requests, which a tick bounds."""
+    hold_markers(ongoing)
+    where = "kafkalite.broker.coordinator.coordinator_host.BATCH_UNITS_MAX"
+    monkeypatch.setattr(where, 4, raising=False)
+    ongoing.create("u", 3)
+    add(ongoing, 3, ongoing.pairs["b"], *[("u", index) for index in range(3)], name="b")
+    send_end(ongoing, "a")
+    assert states(ongoing) == [ONGOING] * 3
+    send_end(ongoing, "b")
+    assert states(ongoing) == [PREPARE_COMMIT, PREPARE_COMMIT, ONGOING]
+
+
 def test_batch_that_cannot_be_appended_fails_all_its_decisions(ongoing, monkeypatch):
     hold_markers(ongoing)
     log = host(ongoing).partition.log

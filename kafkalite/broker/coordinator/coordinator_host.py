@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias,
 from kafkalite.broker.coordinator.journal_loader import RecordCodec
 from kafkalite.broker.coordinator.partition_journal import PartitionJournal
 from kafkalite.broker.future import Future
-from kafkalite.broker.machine_host import MachineHost
+from kafkalite.broker.machine_host import BATCH_UNITS_MAX, MachineHost
 from kafkalite.broker.stepping import fail_unexpected
 from kafkalite.coordination.machine import DecisionResult, Reply, StateMachine, TransactionEnd
 from kafkalite.coordination.placement import coordinator_partition
@@ -174,7 +174,10 @@ class CoordinatorHost(MachineHost[M]):
         self._not_before_ms = 0
         self._loaded_count = 0
         self._waiting: dict[str, WaitingRequest] = {}
+        self._waiting_units = 0
         self._is_deciding_later = False
+        self.units_of_key: Callable[[str], int] = lambda key: 1
+        """The share that a decision about a key has in BATCH_UNITS_MAX, as far as it is known."""
 
     @property
     def is_closed(self) -> bool:
@@ -224,7 +227,9 @@ class CoordinatorHost(MachineHost[M]):
     def request(self, decide: RequestDecision[M], key: str | None = None) -> Future[Any]:
         """Make the decision of a request; return its response.
 
-        A decision that reads and changes only what belongs to `key` is made together with others.
+        A decision that reads and changes only what belongs to `key` is made together with others,
+        until these are many or large: a tick reads no further requests after decisions that took
+        long.
         """
         token: Future[Any] = Future()
         token.abandoned = lambda: self.machine.drop_token(token)
@@ -235,7 +240,8 @@ class CoordinatorHost(MachineHost[M]):
             self._decide_requests([request])
             return token
         self._waiting[key] = request
-        if len(self._waiting) == TOGETHER_MAX:
+        self._waiting_units += self.units_of_key(key)
+        if len(self._waiting) == TOGETHER_MAX or self._waiting_units >= BATCH_UNITS_MAX:
             self.decide_waiting()
         elif not self._is_deciding_later:
             self._is_deciding_later = True
@@ -251,6 +257,7 @@ class CoordinatorHost(MachineHost[M]):
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, {}
+        self._waiting_units = 0
         requests = [*waiting.values()]
         try:
             self._decide_requests(requests)

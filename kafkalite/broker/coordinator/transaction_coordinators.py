@@ -194,5 +194,5 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
             if not partition.flushes_always:
                 host.machine.replace_producer_ids()
         self._reconfigure(host)
-        host.units_of = record_units
+        host.units_of, host.units_of_key = record_units, host.machine.partition_count
         self.markers.attach(host)
