@@ -33,6 +33,7 @@ from kafkalite.coordination.image import (
 from kafkalite.coordination.leader_epochs import EpochRenewal
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.nodes import Placer
+from kafkalite.coordination.partition_image import PartitionImage, new_partition
 from kafkalite.coordination.placement import (
     NO_LIMITS,
     NO_SIZES,
@@ -45,10 +46,9 @@ from kafkalite.coordination.replication import leadership, reassignment
 from kafkalite.coordination.replication.alter_partition import (
     IsrDecision,
     PartitionProposal,
-    RulesOf,
     alter_partitions,
 )
-from kafkalite.coordination.replication.partition_image import PartitionImage, new_partition
+from kafkalite.coordination.replication.partition_change import RulesOf
 from kafkalite.errors import (
     InconsistentClusterId,
     InvalidConfig,
@@ -204,9 +204,9 @@ class Controller:
         """Decide about the ISRs that a leader proposes."""
         return alter_partitions(self.image, node_id, node_epoch, proposals, rules_of)
 
-    def leave_isrs(self, node_id: int, rules_of: RulesOf) -> DecisionResult[int]:
+    def remove_from_isrs(self, node_id: int, rules_of: RulesOf) -> DecisionResult[int]:
         """Remove a node that has ended, or shuts down, from ISRs, and elect other leaders."""
-        return leadership.leave(self.image, node_id, rules_of)
+        return leadership.remove_from_isrs(self.image, node_id, rules_of)
 
     def reassign(
         self, topic: TopicImage, index: int, target: Sequence[int] | None, rules_of: RulesOf

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from kafkalite.config.resources import SCOPES, Resource
 from kafkalite.config.topic import WORKER_DEDICATED
-from kafkalite.coordination.replication.partition_image import (
+from kafkalite.coordination.partition_image import (
     PartitionImage,
     change_record,
     new_partition,
@@ -154,6 +154,11 @@ class ClusterImage:
             return [SUPERVISOR_ID]
         staying = [node_id for node_id in workers if not self.nodes[node_id].draining]
         return [node_id for node_id in staying if self.nodes[node_id].port] or staying
+
+    def is_active(self, node_id: int) -> bool:
+        """Return whether a node exists, and its replicas may lead and join the ISR."""
+        node = self.nodes.get(node_id)
+        return node is not None and node.is_active
 
     def led_count(self, node_id: int) -> int:
         """Return the number of partitions that a node leads."""

@@ -12,8 +12,8 @@ from kafkalite.broker.replica.isr import (
     IsrRules,
     LogEnds,
 )
+from kafkalite.coordination.partition_image import PartitionImage, RecoveryState
 from kafkalite.coordination.replication.alter_partition import IsrMember
-from kafkalite.coordination.replication.partition_image import PartitionImage, RecoveryState
 from kafkalite.errors import OffsetOutOfRange
 from kafkalite.storage.state.leader_epochs import LeaderEpochCache
 

@@ -13,7 +13,7 @@ from kafkalite.broker.replica.isr import DurableCopies, FollowerFetch, IsrRules
 from kafkalite.broker.replica.leader_replication import FollowerRead
 from kafkalite.broker.replica.partition import Partition
 from kafkalite.config import topic as keys
-from kafkalite.coordination.replication.partition_image import PartitionImage
+from kafkalite.coordination.partition_image import PartitionImage
 from kafkalite.errors import (
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,

@@ -31,7 +31,7 @@ from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import NodeImage, node_record
-from kafkalite.coordination.replication.partition_image import new_partition, partition_record
+from kafkalite.coordination.partition_image import new_partition, partition_record
 from kafkalite.coordination.share.share_partition import ShareProgress
 from kafkalite.coordination.transaction import ProducerEpoch
 from kafkalite.errors import Fatal, Refusal

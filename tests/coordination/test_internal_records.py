@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kafkalite.coordination.image import NodeImage, node_record
-from kafkalite.coordination.replication.partition_image import (
+from kafkalite.coordination.partition_image import (
     PartitionImage,
     RecoveryState,
     change_record,

@@ -17,7 +17,7 @@ from kafkalite.clock import ManualClock
 from kafkalite.coordination import configs
 from kafkalite.coordination.groups import classic_membership
 from kafkalite.coordination.image import TopicImage
-from kafkalite.coordination.replication.partition_image import new_partition
+from kafkalite.coordination.partition_image import new_partition
 from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.schema import BY_KEY, MessageSchema
 from kafkalite.protocol.schemas.cluster import METADATA

@@ -20,8 +20,8 @@ from kafkalite.broker.replica.divergence import (
 )
 from kafkalite.broker.replica.isr import FollowerFetch, InSyncReplicas, IsrRules, LogEnds
 from kafkalite.coordination.image import ClusterImage
+from kafkalite.coordination.partition_image import PartitionImage
 from kafkalite.coordination.replication.alter_partition import IsrDecision, PartitionProposal
-from kafkalite.coordination.replication.partition_image import PartitionImage
 from kafkalite.errors import IneligibleReplica, OffsetOutOfRange
 from kafkalite.storage.state.leader_epochs import LeaderEpochCache
 

@@ -33,6 +33,7 @@ from kafkalite.coordination.image import (
     topic_records,
 )
 from kafkalite.coordination.machine import DecisionResult
+from kafkalite.coordination.partition_image import NO_LEADER, PartitionImage, RecoveryState
 from kafkalite.coordination.replication import leadership, reassignment
 from kafkalite.coordination.replication.alter_partition import (
     IsrDecision,
@@ -40,11 +41,6 @@ from kafkalite.coordination.replication.alter_partition import (
     alter_partitions,
 )
 from kafkalite.coordination.replication.partition_change import PartitionRules
-from kafkalite.coordination.replication.partition_image import (
-    NO_LEADER,
-    PartitionImage,
-    RecoveryState,
-)
 from kafkalite.coordination.replication.recovery_election import ReplicaLogEnd
 from kafkalite.errors import KafkaError, StaleBrokerEpoch
 from tests.simulation.replica_node import (
@@ -131,7 +127,7 @@ class ReplicationSimulation:
         return PartitionRules(self.min_isr, has_witnesses=self.copies is not None)
 
     def leave(self, node_id: int, *, fenced: bool, shutting_down: bool = False) -> None:
-        while self.do(leadership.leave(self.image, node_id, self.rules_of, 1)):
+        while self.do(leadership.remove_from_isrs(self.image, node_id, self.rules_of, 1)):
             pass
         self._set_state(node_id, fenced=fenced, shutting_down=shutting_down)
 
@@ -281,7 +277,7 @@ class ReplicationSimulation:
         node.stop()
         node.replicas.clear()
         self._register(node)
-        while self.do(leadership.lose_tail(self.image, node.node_id, self.rules_of, 1)):
+        while self.do(leadership.remove_after_loss(self.image, node.node_id, self.rules_of, 1)):
             pass
 
     def flush(self) -> None:
@@ -349,7 +345,7 @@ class ReplicationSimulation:
     def prefer(self) -> None:
         at = self.any_partition()
         located = (self.image.topics_by_id[at[0]], at[1], self.partition(at))
-        self.do(leadership.prefer(self.image, [located], self.rules_of))
+        self.do(leadership.elect_preferred(self.image, [located], self.rules_of))
 
     def lose_message(self) -> None:
         if self.messages:

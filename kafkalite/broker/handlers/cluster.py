@@ -39,7 +39,7 @@ from kafkalite.config.broker import AUTO_CREATE_TOPICS_ENABLE, MAX_REQUEST_PARTI
 from kafkalite.coordination import topic_names
 from kafkalite.coordination.features import SUPPORTED_LEVELS, finalized_levels, is_finalized
 from kafkalite.coordination.image import TopicImage
-from kafkalite.coordination.replication.partition_image import PartitionImage
+from kafkalite.coordination.partition_image import NO_LEADER, PartitionImage
 from kafkalite.errors import (
     InvalidRequest,
     KafkaError,
@@ -64,7 +64,6 @@ from kafkalite.protocol.schemas.cluster import (
 from kafkalite.protocol.schemas.produce import PRODUCE
 
 BROKERS, CONTROLLERS = 1, 2
-NO_LEADER = -1
 FEATURES_FROM_0_SINCE = 4
 """The version of ApiVersions since which a supported feature may have minimum 0."""
 LISTENER_NAME = "PLAINTEXT"

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from kafkalite.coordination.partition_image import PartitionImage, RecoveryState
 from kafkalite.coordination.replication.alter_partition import IsrMember, IsrProposal
-from kafkalite.coordination.replication.partition_image import PartitionImage, RecoveryState
 
 UNKNOWN = -1
 LONG_AGO = -(1 << 62)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from kafkalite.broker.replica.delayed_operation import DelayedOperation
     from kafkalite.config.settings import Settings
-    from kafkalite.coordination.replication.partition_image import PartitionImage
+    from kafkalite.coordination.partition_image import PartitionImage
     from kafkalite.records.control import TransactionMarker
     from kafkalite.records.decode_steps import DecodeSteps
     from kafkalite.records.file_slice import FileSlice

@@ -1,5 +1,5 @@
-"""Replicas of partitions: leaders, in-sync replicas, and the decisions that change them.
+"""Decisions about the replicas of partitions: elections, ISR changes, reassignments.
 
-Left out: more than one replica in the broker.  It uses the partition's image and its records; the
-decisions are called by the simulation only (tests/simulation/replication_simulation.py).
+Left out: more than one replica in the broker.  Only the simulation makes these decisions
+(tests/simulation/replication_simulation.py).
 """

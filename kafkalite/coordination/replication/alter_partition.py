@@ -1,7 +1,7 @@
 """AlterPartition: a leader asks for another ISR of its partitions (KIP-497, KIP-841, KIP-903).
 
-The partition epoch in the request is the one that the leader knows, so that a decision of the
-controller that it does not know yet is never undone.  Each new member comes with the node epoch
+The partition epoch in the request is the one that the leader knows, so that it cannot undo a
+decision of the controller that it does not know yet.  Each new member comes with the node epoch
 that the leader has seen in its fetches: a node that was restarted since may have lost records.
 
 Error of an entry, and what the leader can conclude:
@@ -16,13 +16,13 @@ Error of an entry, and what the leader can conclude:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kafkalite.coordination.image import ClusterImage, TopicImage, change_records
 from kafkalite.coordination.machine import DecisionResult
-from kafkalite.coordination.replication.partition_change import PartitionRules, change
-from kafkalite.coordination.replication.partition_image import PartitionImage, RecoveryState
+from kafkalite.coordination.partition_image import PartitionImage, RecoveryState
+from kafkalite.coordination.replication.partition_change import RulesOf, change
 from kafkalite.errors import (
     FencedLeaderEpoch,
     IneligibleReplica,
@@ -39,8 +39,6 @@ from kafkalite.protocol.schemas.internal import TypedRecord
 
 UNCHECKED_EPOCH = -1
 """The node epoch of a member that the leader does not know."""
-
-RulesOf = Callable[[TopicImage], PartitionRules]
 
 
 class IsrMember(NamedTuple):
@@ -104,7 +102,7 @@ def alter_partitions(
         changed = change(
             partition,
             rules_of(topic),
-            lambda n: n in image.nodes and image.nodes[n].is_active,
+            image.is_active,
             isr=[member.node_id for member in proposal.isr.isr],
             by_leader=True,
             recovery_state=proposal.isr.recovery_state,
@@ -148,17 +146,16 @@ def _check_members(
 ) -> None:
     members = [member.node_id for member in proposal.isr]
     if len(set(members)) != len(members) or not set(members) <= set(partition.replicas):
-        raise InvalidRequest("The ISR is not a set of replicas.")
+        raise InvalidRequest("The ISR names a node twice, or one that is not a replica.")
     if partition.leader not in members:
-        raise InvalidRequest("The ISR lacks the leader.")
+        raise InvalidRequest("The ISR does not contain the leader.")
     if proposal.recovery_state is RecoveryState.RECOVERING:
         if len(members) > 1:
-            raise InvalidRequest("While it is recovering, the leader is the only ISR member.")
+            raise InvalidRequest("While a leader recovers, it must be the only member of the ISR.")
         if partition.recovery_state is RecoveryState.RECOVERED:
-            raise InvalidRequest("The partition has recovered before.")
+            raise InvalidRequest("The partition is not recovering.")
     for member in proposal.isr:
-        node = image.nodes.get(member.node_id)
-        if node is None or not node.is_active:
+        if not image.is_active(member.node_id):
             raise IneligibleReplica(f"Node {member.node_id} is not active.")
-        if member.node_epoch not in (UNCHECKED_EPOCH, node.node_epoch):
+        if member.node_epoch not in (UNCHECKED_EPOCH, image.nodes[member.node_id].node_epoch):
             raise IneligibleReplica(f"Node {member.node_id} has been restarted.")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from kafkalite.coordination.replication.partition_image import NO_LEADER, PartitionImage
+from kafkalite.coordination.partition_image import NO_LEADER, PartitionImage
 
 
 class ElectionType(Enum):

@@ -2,13 +2,13 @@
 
     fence       the node's process has ended: it leaves every ISR, others lead
     unfence     its process has applied the image: partitions without a leader may elect it
-    shut down   as fence, while the process still runs and hands its leaderships over
+    shut down   as fence, while the process still runs: others lead before it ends
 
 A partition with one replica keeps its leader and ISR: no other node could lead it, and this one is
-back in a fraction of a second.
+restarted within a fraction of a second.
 
-The partitions of one node may be many, so each function takes at most `count_max` of them, those
-that are without a leader first; it is called again until it returns no more.
+A node may have many partitions, so a decision changes at most `count_max` of them and returns their
+number.  It is repeated until it returns fewer than `count_max`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,9 @@ from typing import NamedTuple
 
 from kafkalite.coordination.image import ClusterImage, TopicImage, change_records, node_record
 from kafkalite.coordination.machine import DecisionResult
-from kafkalite.coordination.replication.alter_partition import RulesOf
+from kafkalite.coordination.partition_image import NO_LEADER, PartitionImage, RecoveryState
 from kafkalite.coordination.replication.election import ElectionType
-from kafkalite.coordination.replication.partition_change import change
-from kafkalite.coordination.replication.partition_image import (
-    NO_LEADER,
-    PartitionImage,
-    RecoveryState,
-)
+from kafkalite.coordination.replication.partition_change import RulesOf, change
 from kafkalite.coordination.replication.recovery_election import (
     ReplicaLogEnd,
     await_log_ends,
@@ -44,40 +39,35 @@ from kafkalite.protocol.schemas.internal import TypedRecord
 CHANGED_MAX = 1_000
 """Default maximum number of partitions that one decision changes."""
 
-Located = tuple[TopicImage, int, PartitionImage]
+LocatedPartition = tuple[TopicImage, int, PartitionImage]
 
 
-def leave(
+def remove_from_isrs(
     image: ClusterImage, node_id: int, rules_of: RulesOf, count_max: int = CHANGED_MAX
 ) -> DecisionResult[int]:
     """Remove a node from the ISR of its partitions and elect other leaders.
 
-    Returns the number of partitions that change: fewer than `count_max` at the last call.  Those
-    that the node leads come first, since they are unavailable.
+    The partitions that the node leads come first, since they are unavailable.
     """
-    is_active = _active(image, without=node_id)
-    records: list[TypedRecord] = []
-    for topic, index, partition in islice(_left_by(image, node_id), count_max):
+
+    def changed(topic: TopicImage, partition: PartitionImage) -> PartitionImage:
         isr = [member for member in partition.isr if member != node_id]
-        changed = change(partition, rules_of(topic), is_active, isr=isr)
-        records += change_records(topic, {index: changed})
-    return DecisionResult(len(records), records)
+        return change(partition, rules_of(topic), _other_is_active(image, node_id), isr=isr)
+
+    return _change_partitions(_with_isr_member(image, node_id), changed, count_max)
 
 
-def _left_by(image: ClusterImage, node_id: int) -> Iterator[Located]:
-    """Yield the partitions whose ISR loses a node, those that it leads first."""
+def _with_isr_member(image: ClusterImage, node_id: int) -> Iterator[LocatedPartition]:
+    """Yield the partitions whose ISR would lose a node, those that it leads first."""
     for leads in (True, False):
         for topic, index, partition in image.replicas_on(node_id):
-            if (partition.leader == node_id) is leads and _is_left(partition, node_id):
+            is_leader = partition.leader == node_id
+            if (
+                is_leader is leads
+                and len(partition.replicas) > 1
+                and (is_leader or node_id in partition.isr)
+            ):
                 yield topic, index, partition
-
-
-def _is_left(partition: PartitionImage, node_id: int) -> bool:
-    return (
-        len(partition.replicas) > 1
-        and (partition.leader == node_id or node_id in partition.isr)
-        and partition.recovery_state is not RecoveryState.AWAITING_LOG_ENDS
-    )
 
 
 def set_state(
@@ -89,40 +79,41 @@ def set_state(
     return DecisionResult(None, [] if changed == node else [node_record(changed)])
 
 
-def lose_tail(
+def remove_after_loss(
     image: ClusterImage, node_id: int, rules_of: RulesOf, count_max: int = CHANGED_MAX
 ) -> DecisionResult[int]:
-    """Remove a node that may have lost records from ISR and ELR of its partitions; as `leave`."""
-    is_active = _active(image, without=node_id)
-    records: list[TypedRecord] = []
-    for topic, index, partition in image.replicas_on(node_id):
-        if len(records) == count_max:
-            break
-        if len(partition.replicas) > 1 and node_id in (*partition.isr, *partition.elr):
-            changed = change(partition, rules_of(topic), is_active, lost=(node_id,))
-            if changed is not partition:
-                records += change_records(topic, {index: changed})
-    return DecisionResult(len(records), records)
+    """Remove a node that may have lost records from ISR and ELR of its partitions."""
+
+    def changed(topic: TopicImage, partition: PartitionImage) -> PartitionImage:
+        others = _other_is_active(image, node_id)
+        return change(partition, rules_of(topic), others, lost=(node_id,))
+
+    eligible = (
+        (topic, index, partition)
+        for topic, index, partition in image.replicas_on(node_id)
+        if len(partition.replicas) > 1 and node_id in (*partition.isr, *partition.elr)
+    )
+    return _change_partitions(eligible, changed, count_max)
 
 
 def elect_missing(
     image: ClusterImage, node_id: int, rules_of: RulesOf, count_max: int = CHANGED_MAX
 ) -> DecisionResult[int]:
-    """Elect leaders of partitions that have none and a replica on an active node; as `leave`."""
-    is_active = _active(image)
-    records: list[TypedRecord] = []
-    for topic, index, partition in image.replicas_on(node_id):
-        if len(records) == count_max:
-            break
-        if partition.leader == NO_LEADER:
-            changed = change(partition, rules_of(topic), is_active)
-            if changed is not partition:
-                records += change_records(topic, {index: changed})
-    return DecisionResult(len(records), records)
+    """Elect leaders of partitions that have none, and have a replica on this active node."""
+
+    def changed(topic: TopicImage, partition: PartitionImage) -> PartitionImage:
+        return change(partition, rules_of(topic), image.is_active)
+
+    without_leader = (
+        (topic, index, partition)
+        for topic, index, partition in image.replicas_on(node_id)
+        if partition.leader == NO_LEADER
+    )
+    return _change_partitions(without_leader, changed, count_max)
 
 
 def begin_recovery(image: ClusterImage, count_max: int = CHANGED_MAX) -> DecisionResult[int]:
-    """Take the leaders from partitions with several replicas after a power failure; as `leave`."""
+    """Take the leaders from partitions with several replicas after a power failure."""
     records: list[TypedRecord] = []
     for topic in image.topics.values():
         waiting = {
@@ -169,7 +160,7 @@ def elect_leaders(
             if topic is None or partition is None:
                 outcomes.append(ElectionOutcome(name, index, UnknownTopicOrPartition()))
                 continue
-            changed = change(partition, rules_of(topic), _active(image), election=kind)
+            changed = change(partition, rules_of(topic), image.is_active, election=kind)
             if changed is not partition:
                 records += change_records(topic, {index: changed})
             outcomes.append(ElectionOutcome(name, index, _error(kind, partition, changed)))
@@ -189,25 +180,37 @@ def _error(
     return None if after.leader != NO_LEADER else EligibleLeadersNotAvailable()
 
 
-def prefer(
+def elect_preferred(
     image: ClusterImage,
-    partitions: Iterable[Located],
+    partitions: Iterable[LocatedPartition],
     rules_of: RulesOf,
     count_max: int = CHANGED_MAX,
 ) -> DecisionResult[int]:
-    """Move leaderships to the preferred replicas that are valid; return how many moved."""
-    is_active = _active(image)
+    """Elect the preferred replicas of partitions, where they are valid leaders."""
+
+    def changed(topic: TopicImage, partition: PartitionImage) -> PartitionImage:
+        rules = rules_of(topic)
+        return change(partition, rules, image.is_active, election=ElectionType.PREFERRED)
+
+    return _change_partitions(partitions, changed, count_max)
+
+
+def _change_partitions(
+    partitions: Iterable[LocatedPartition],
+    changed: Callable[[TopicImage, PartitionImage], PartitionImage],
+    count_max: int,
+) -> DecisionResult[int]:
+    """Change partitions until `count_max` of them have changed; return the number."""
     records: list[TypedRecord] = []
     for topic, index, partition in partitions:
         if len(records) == count_max:
             break
-        changed = change(partition, rules_of(topic), is_active, election=ElectionType.PREFERRED)
-        if changed is not partition:
-            records += change_records(topic, {index: changed})
+        after = changed(topic, partition)
+        if after is not partition:
+            records += change_records(topic, {index: after})
     return DecisionResult(len(records), records)
 
 
-def _active(image: ClusterImage, without: int | None = None) -> Callable[[int], bool]:
-    """Return the predicate of the nodes that may lead."""
-    active = {n for n, node in image.nodes.items() if node.is_active and n != without}
-    return active.__contains__
+def _other_is_active(image: ClusterImage, node_id: int) -> Callable[[int], bool]:
+    """Return whether a node other than this one is active, as a function of its id."""
+    return lambda other: other != node_id and image.is_active(other)

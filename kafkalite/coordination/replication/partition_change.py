@@ -6,7 +6,7 @@ Every decision about a partition with replicas is made here, so each one keeps t
 
 - A replica that leaves an ISR smaller than the minimum stays eligible (ELR), because the leader
   commits nothing while the ISR is that small.  An ISR of the minimum size clears the ELR.
-- A leader that is no longer valid is replaced, if a valid one is there.
+- A leader that is no longer valid is replaced if another replica is valid.
 - The leader epoch increases with the leader, and with each replica that is removed: the removed
   one must not be counted by a leader that does not know it yet.
 - In `fsync` mode, replicas that leave ISR and ELR at the controller's decision become witnesses:
@@ -18,13 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from kafkalite.coordination.replication.election import ElectionType, elect
-from kafkalite.coordination.replication.partition_image import (
+from kafkalite.coordination.image import TopicImage
+from kafkalite.coordination.partition_image import (
     NO_LEADER,
     Nodes,
     PartitionImage,
     RecoveryState,
 )
+from kafkalite.coordination.replication.election import ElectionType, elect
 
 
 class PartitionRules(NamedTuple):
@@ -34,6 +35,9 @@ class PartitionRules(NamedTuple):
     elects_unclean: bool = False
     has_witnesses: bool = False
     """True if a record is acknowledged when it is flushed (`durability=fsync`)."""
+
+
+RulesOf = Callable[[TopicImage], PartitionRules]
 
 
 class ReplicaSet(NamedTuple):

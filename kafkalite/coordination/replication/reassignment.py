@@ -11,13 +11,12 @@ Left out: internal topics and partitions of dedicated workers, which have one re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kafkalite.coordination.image import ClusterImage, TopicImage, change_records
 from kafkalite.coordination.machine import DecisionResult
-from kafkalite.coordination.replication.alter_partition import RulesOf
-from kafkalite.coordination.replication.partition_change import ReplicaSet, change
-from kafkalite.coordination.replication.partition_image import PartitionImage
+from kafkalite.coordination.partition_image import PartitionImage
+from kafkalite.coordination.replication.partition_change import ReplicaSet, RulesOf, change
 from kafkalite.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
@@ -44,20 +43,10 @@ def reassign(
     else:
         _check_target(image, partition, target, may_change_factor=may_change_factor)
         wanted, isr = replica_set(partition, target), partition.isr
-    changed = change(
-        partition,
-        rules_of(topic),
-        _active(image),
-        isr=isr,
-        replica_set=wanted,
-    )
+    changed = change(partition, rules_of(topic), image.is_active, isr=isr, replica_set=wanted)
     if changed is partition:
         return DecisionResult(partition)
     return DecisionResult(changed, [*change_records(topic, {index: changed})])
-
-
-def _active(image: ClusterImage) -> Callable[[int], bool]:
-    return {n for n, node in image.nodes.items() if node.is_active}.__contains__
 
 
 def replica_set(partition: PartitionImage, target: Sequence[int]) -> ReplicaSet:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kafkalite.coordination.replication.partition_image import (
+from kafkalite.coordination.partition_image import (
     NO_LEADER,
     PartitionImage,
     RecoveryState,

@@ -12,8 +12,8 @@ from kafkalite.coordination.image import (
     topic_records,
 )
 from kafkalite.coordination.machine import DecisionResult
+from kafkalite.coordination.partition_image import PartitionImage
 from kafkalite.coordination.replication.partition_change import PartitionRules
-from kafkalite.coordination.replication.partition_image import PartitionImage
 
 TOPIC_ID = bytes(range(16))
 MIN_TWO = PartitionRules(min_isr=2)

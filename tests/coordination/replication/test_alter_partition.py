@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
+from kafkalite.coordination.partition_image import RecoveryState
 from kafkalite.coordination.replication.alter_partition import (
     IsrMember,
     IsrProposal,
     PartitionProposal,
     alter_partitions,
 )
-from kafkalite.coordination.replication.partition_image import RecoveryState
 from tests.coordination.replication.factories import (
     TOPIC_ID,
     apply,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kafkalite import errors
 from kafkalite.coordination.image import node_record
+from kafkalite.coordination.partition_image import NO_LEADER
 from kafkalite.coordination.replication import leadership
 from kafkalite.coordination.replication.election import ElectionType
-from kafkalite.coordination.replication.partition_image import NO_LEADER
 from kafkalite.coordination.replication.recovery_election import ReplicaLogEnd
 from tests.coordination.replication.factories import (
     apply,
@@ -19,7 +19,7 @@ from tests.coordination.replication.factories import (
 
 
 def leave(image, node_id, count_max=1_000):
-    result = leadership.leave(image, node_id, rules_of, count_max)
+    result = leadership.remove_from_isrs(image, node_id, rules_of, count_max)
     apply(image, result)
     return result.response
 
@@ -61,7 +61,7 @@ def test_node_that_returns_leads_what_has_no_leader():
 
 def test_node_that_lost_records_is_not_elected():
     image = image_of(part(1, (1, 2)), part(3, (3,), elr=(1,)), part(1, (1,), replicas=(1,)))
-    result = leadership.lose_tail(image, 1, rules_of)
+    result = leadership.remove_after_loss(image, 1, rules_of)
     apply(image, result)
     assert result.response == 2
     assert [(p.leader, p.isr, p.elr) for p in partitions_of(image)] == [
@@ -96,7 +96,7 @@ def test_unclean_election_needs_an_active_replica():
 def test_leaderships_return_to_the_preferred_replicas():
     image = image_of(part(2, (1, 2)), part(2, (1, 2)), part(2, (2, 3)))
     located = [*image.replicas_on(1)]
-    result = leadership.prefer(image, located, rules_of, count_max=1)
+    result = leadership.elect_preferred(image, located, rules_of, count_max=1)
     apply(image, result)
     assert result.response == 1
     assert [p.leader for p in partitions_of(image)] == [1, 2, 2]
@@ -140,7 +140,7 @@ def test_partition_that_waits_is_changed_by_its_recovery_only():
     image, _ = awaiting(part(1, (1, 2)))
     (before,) = partitions_of(image)
     assert leave(image, 1) == 0
-    assert leadership.lose_tail(image, 2, rules_of).response == 0
+    assert leadership.remove_after_loss(image, 2, rules_of).response == 0
     assert leadership.elect_missing(image, 1, rules_of).response == 0
     assert elected(image, ElectionType.UNCLEAN, 0) == [errors.EligibleLeadersNotAvailable]
     assert partitions_of(image) == [before]

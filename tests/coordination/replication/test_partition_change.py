@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkalite.coordination.replication.election import ElectionResult, ElectionType, elect
-from kafkalite.coordination.replication.partition_change import (
-    PartitionRules,
-    ReplicaSet,
-    change,
-)
-from kafkalite.coordination.replication.partition_image import (
+from kafkalite.coordination.partition_image import (
     NO_LEADER,
     PartitionImage,
     RecoveryState,
@@ -20,6 +14,12 @@ from kafkalite.coordination.replication.partition_image import (
     partition_of,
     partition_record,
     with_change,
+)
+from kafkalite.coordination.replication.election import ElectionResult, ElectionType, elect
+from kafkalite.coordination.replication.partition_change import (
+    PartitionRules,
+    ReplicaSet,
+    change,
 )
 from kafkalite.protocol.schemas import internal
 from tests.coordination.replication.factories import MIN_TWO, TOPIC_ID, part
