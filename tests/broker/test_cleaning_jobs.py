@@ -184,7 +184,7 @@ def test_job_of_a_log_with_many_producers_is_written_in_steps(host, cleaner):
 
 
 def test_segments_deleted_while_a_job_is_written_end_the_pass(host, cleaner, monkeypatch):
-    monkeypatch.setattr(cleaner_candidates, "BLOCK_COUNT", 1)
+    monkeypatch.setattr(cleaner_candidates, "READ_COUNT", 1)
     for sequence in range(3):
         put_txn(host.log, 7, sequence, (b"k", b"v"))
         end_txn(host.log, 7, commit=False)

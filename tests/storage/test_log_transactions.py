@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import struct
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kafkalite.clock import ManualClock
 from kafkalite.config.broker import PRODUCER_ID_EXPIRATION_MS
 from kafkalite.errors import (
     InvalidProducerEpoch,
@@ -22,7 +20,7 @@ from kafkalite.errors import (
     KafkaStorageError,
     TransactionCoordinatorFenced,
 )
-from kafkalite.records.batch import Record, batches, build
+from kafkalite.records.batch import batches
 from kafkalite.records.control import TransactionMarker
 from kafkalite.storage.log.log import Log
 from kafkalite.storage.log.log_reader import read
@@ -30,8 +28,7 @@ from kafkalite.storage.segment.transaction_index import AbortedTransaction
 from kafkalite.storage.state.verification import NOT_REQUIRED
 from tests.simulation.disk import QuickDisk
 from tests.storage.committed import aborted_between, read_committed
-from tests.storage.factories import NOW, batch, close, open_log, produced
-from tests.storage.replicated import placed
+from tests.storage.factories import batch, close, open_log, produced
 
 FENCING_EPOCH = (1 << 15) - 1
 
@@ -111,21 +108,6 @@ def test_producer_with_an_open_transaction_does_not_expire(tmp_path):
     assert not log.producers
 
 
-def test_marker_is_the_last_time_that_a_producer_was_active(tmp_path):
-    clock = ManualClock()
-    log = open_log(tmp_path, {PRODUCER_ID_EXPIRATION_MS: 1_000}, clock=clock)
-    add(log, 7, 0)
-    (producer,) = log.producers
-    before_ms = producer.last_timestamp
-    clock.advance(500)
-    end(log, 7, commit=True)
-    assert producer.last_timestamp == clock.wall_ms() > before_ms
-    log.producers.expire(clock.wall_ms() + 999)
-    assert [each.producer_id for each in log.producers] == [7]
-    log.producers.expire(clock.wall_ms() + 1_000)
-    assert not log.producers
-
-
 def test_marker_of_an_older_epoch_is_refused(tmp_path):
     log = open_log(tmp_path)
     add(log, 7, 0, epoch=4)
@@ -185,34 +167,6 @@ def test_marker_with_the_same_epoch_keeps_the_sequences(tmp_path):
     end(log, 7, commit=True)
     assert add(log, 7, 0).duplicate
     assert not add(log, 7, 1).duplicate
-
-
-def control_batch(producer_id: int, control_type: int, value: bytes, base_offset: int) -> bytes:
-    """Return a control batch as a leader of another version may have appended it."""
-    record = Record(timestamp=NOW, key=struct.pack(">hh", 0, control_type), value=value)
-    content = build(
-        [record], producer_id=producer_id, producer_epoch=0, transactional=True, control=True
-    )
-    return placed(content, base_offset)
-
-
-def test_control_record_of_an_unknown_type_ends_no_transaction(tmp_path):
-    log = open_log(tmp_path)
-    add(log, 7, 0)
-    log.append_replicated(control_batch(7, 2, struct.pack(">hi", 0, 5), 1))
-    assert (stable(log), log.end_offset, aborted(log)) == (0, 2, [])
-    (producer,) = log.producers
-    assert (producer.txn_first_offset, producer.coordinator_epoch) == (0, -1)
-
-
-def test_marker_value_of_a_newer_version_is_read_as_version_0(tmp_path):
-    log = open_log(tmp_path)
-    add(log, 7, 0)
-    log.append_replicated(control_batch(7, 0, struct.pack(">hi", 1, 5) + b"more", 1))
-    assert (stable(log), aborted(log)) == (2, [(7, 0, 1, 2)])
-    (producer,) = log.producers
-    assert (producer.txn_first_offset, producer.coordinator_epoch) == (-1, 5)
-    assert producer.last_timestamp == NOW
 
 
 def test_marker_without_records_makes_no_index_entry(tmp_path):
