@@ -212,6 +212,20 @@ def test_leader_that_has_settled_reports_it():
     assert isr.propose(LogEnds(10, 10), 0).is_settled
 
 
+@pytest.mark.parametrize("copies", [DurableCopies.LEADER, DurableCopies.MIN_ISR])
+def test_reassignment_removes_the_leader_once_others_have_flushed(copies):
+    isr = leading(copies=copies, removing=(1,))
+    fetch(isr, 2, 10, durable=4)
+    fetch(isr, 3, 10, durable=3)
+    assert advanced(isr, durable=8) == 8
+    assert proposed(isr) is None
+    fetch(isr, 2, 10, durable=8)
+    assert isr.propose(LogEnds(10, 10), 0).is_settled
+    assert advanced(isr, durable=10) == 8  # from now on the leader's copy does not count
+    fetch(isr, 2, 10, durable=9)
+    assert advanced(isr, durable=10) == 9
+
+
 # -- divergence ----------------------------------------------------------------------------------
 
 

@@ -162,7 +162,22 @@ class InSyncReplicas:
     @property
     def minimal_isr(self) -> frozenset[int]:
         """The nodes that are in the ISR before and after the pending proposal."""
-        return frozenset(self.partition.isr).intersection(self._proposed())
+        if self.pending is None:
+            return frozenset(self.partition.isr)
+        proposed = [*self._proposed()]
+        if self.pending.is_settled:
+            return self._staying(proposed)
+        return frozenset(self.partition.isr).intersection(proposed)
+
+    def _completes(self, isr: Collection[int]) -> bool:
+        """Return whether the reassignment can remove replicas, given this ISR."""
+        removing = self.partition.removing
+        return bool(removing) and set(self.partition.replicas) <= {*isr, *removing}
+
+    def _staying(self, isr: Collection[int]) -> frozenset[int]:
+        """Return the members that stay with this ISR, and with the reassignment it completes."""
+        staying = frozenset(self.partition.isr).intersection(isr)
+        return staying.difference(self.partition.removing) if self._completes(isr) else staying
 
     def _proposed(self) -> Iterable[int]:
         if self.pending is None:
@@ -222,17 +237,23 @@ class InSyncReplicas:
         """Return the end of the records that are flushed on enough replicas; UNKNOWN if there are
         too few."""
         copies = self.rules.durable_copies
-        if copies is DurableCopies.LEADER:
-            return leader.durable_offset
         if copies is DurableCopies.ALL:
             return min(self._durable_offsets(leader, maximal))
+        if copies is DurableCopies.LEADER and self.partition.leader in minimal:
+            return leader.durable_offset
         flushed = sorted(self._durable_offsets(leader, minimal), reverse=True)
-        # Never fewer copies than the controller counts with at a recovery election.
-        return flushed[self._min_isr - 1] if len(flushed) >= self._min_isr else UNKNOWN
+        # Never fewer copies than the controller counts with at a recovery election.  A leader that
+        # is being removed is not the copy that remains.
+        wanted = 1 if copies is DurableCopies.LEADER else self._min_isr
+        return flushed[wanted - 1] if len(flushed) >= wanted else UNKNOWN
 
     def _durable_offsets(self, leader: LogEnds, nodes: Iterable[int]) -> list[int]:
-        followers = (self._followers[n] for n in nodes if n != self.partition.leader)
-        return [leader.durable_offset, *(follower.durable_offset for follower in followers)]
+        return [
+            leader.durable_offset
+            if node_id == self.partition.leader
+            else self._followers[node_id].durable_offset
+            for node_id in nodes
+        ]
 
     # -- proposals ---------------------------------------------------------------------------
 
@@ -249,7 +270,8 @@ class InSyncReplicas:
         if not joining:
             isr = self._without_lagging(leader, now_ms)
         is_settled = self._is_settled(leader, isr)
-        must_settle = bool(self.partition.witnesses) and is_settled
+        waits = self.rules.durable_copies is not None and self._completes(isr)
+        must_settle = is_settled and (bool(self.partition.witnesses) or waits)
         must_recover = self.partition.recovery_state is RecoveryState.RECOVERING
         if isr == committed and not must_settle and not must_recover:
             return None
@@ -306,8 +328,7 @@ class InSyncReplicas:
         members that stay."""
         if self.rules.durable_copies is None:
             return True
-        staying = self.minimal_isr.intersection(isr)
-        flushed = self._durable(leader, staying, self.maximal_isr.union(isr))
+        flushed = self._durable(leader, self._staying(isr), self.maximal_isr.union(isr))
         return flushed >= max(self.high_watermark, self.epoch_start)
 
     # -- decisions of the controller ---------------------------------------------------------

@@ -10,7 +10,10 @@ Every decision about a partition with replicas is made here, so each one keeps t
 - The leader epoch increases with the leader, and with each replica that is removed: the removed
   one must not be counted by a leader that does not know it yet.
 - In `fsync` mode, replicas that leave ISR and ELR at the controller's decision become witnesses:
-  after a power loss they may have flushed records that no other has.
+  after a power loss they may have flushed records that no other has.  A replica that is removed
+  cannot be one: a reassignment that removes replicas waits until the leader has settled.
+
+Left out: in `fsync` mode, a cancelled reassignment that removes members of the ISR does not wait.
 """
 
 from __future__ import annotations
@@ -66,7 +69,8 @@ def change(
 
     `lost`: replicas that may have lost records, such as after an unclean shutdown; they leave ISR
     and ELR.  `by_leader`: the leader proposes the ISR, and has flushed on the replicas that stay.
-    `is_settled`: it has flushed its whole log, so that no witness is needed.
+    `is_settled`: it has flushed its whole log on replicas that stay, so that no witness is needed,
+    and a reassignment may be completed.
     """
     if partition.recovery_state is RecoveryState.AWAITING_LOG_ENDS:
         return partition
@@ -79,7 +83,9 @@ def change(
         target = target._replace(isr=_without(target.isr, lost))
     if recovery_state is not None:
         target = target._replace(recovery_state=recovery_state)
-    target = _with_replicas_only(_complete_reassignment(target))
+    if is_settled or not rules.has_witnesses or not target.removing:
+        target = _complete_reassignment(target)
+    target = _with_replicas_only(target)
     target = _with_elr(partition, target, rules, lost)
     target = _with_leader(target, is_active, election, rules)
     if target.leader != partition.leader or set(partition.replicas) - set(target.replicas):

@@ -158,6 +158,18 @@ def test_replica_that_the_controller_removes_becomes_a_witness():
     assert settled.witnesses == ()
 
 
+def test_reassignment_waits_until_what_it_removes_is_flushed_on_others():
+    rules = PartitionRules(has_witnesses=True)
+    moving = change(
+        part(1, (1, 2, 3)), rules, only(1, 2, 3), replica_set=ReplicaSet((2, 3, 1), (), (1,))
+    )
+    assert (moving.replicas, moving.removing, moving.leader) == ((2, 3, 1), (1,), 1)
+    shrunk = change(moving, rules, only(1, 2, 3), isr=(1, 2, 3), by_leader=True)
+    assert shrunk is moving
+    moved = change(moving, rules, only(1, 2, 3), isr=(1, 2, 3), by_leader=True, is_settled=True)
+    assert (moved.replicas, moved.isr, moved.leader, moved.removing) == ((2, 3), (2, 3), 2, ())
+
+
 def test_replica_that_the_leader_removes_is_no_witness():
     rules = PartitionRules(has_witnesses=True)
     changed = change(part(1, (1, 2, 3)), rules, ALL, isr=(1, 2), by_leader=True)
