@@ -95,6 +95,13 @@ def test_fetch_of_an_older_process_is_not_counted():
     assert advanced(isr) == 10
 
 
+def test_fetch_that_a_newer_process_has_overtaken_is_not_counted():
+    isr = leading(1, 2)
+    assert fetch(isr, 2, 5, node_epoch=2)  # which the image does not have yet
+    assert not fetch(isr, 2, 10)
+    assert advanced(isr) == 5
+
+
 def test_high_watermark_counts_a_member_that_is_proposed():
     isr = leading(1)
     advanced(isr, end=6)

@@ -151,6 +151,8 @@ class InSyncReplicas:
         known = self._node_epoch_of(fetch.node_id)
         if follower is None or (known is not None and fetch.node_epoch < known):
             return False
+        if fetch.node_epoch < follower.node_epoch:
+            return False  # the image does not have the later process yet
         follower.fetched(fetch, leader_end_offset, now_ms)
         return True
 
