@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalite.broker.replica.divergence import EpochEnd, LogRange, diverging, truncation_offset
+from kafkalite.broker.replica.divergence import LogRange, find_divergence, truncation_offset
 from kafkalite.broker.replica.isr import (
     DurableCopies,
     FollowerFetch,
@@ -15,7 +15,7 @@ from kafkalite.broker.replica.isr import (
 from kafkalite.coordination.partition_image import PartitionImage, RecoveryState
 from kafkalite.coordination.replication.alter_partition import IsrMember
 from kafkalite.errors import OffsetOutOfRange
-from kafkalite.storage.state.leader_epochs import LeaderEpochCache
+from kafkalite.storage.state.leader_epochs import EpochEnd, LeaderEpochCache
 
 LAG_MS = 100
 
@@ -149,7 +149,7 @@ def test_older_image_of_the_partition_is_ignored():
     assert isr.partition.isr == (1, 2)
 
 
-def test_leader_that_recovers_says_so():
+def test_proposal_of_a_recovering_leader_ends_the_recovery():
     isr = leading(1, recovery_state=RecoveryState.RECOVERING)
     proposal = isr.propose(LogEnds(10, 10), 0)
     assert proposal is not None and proposal.recovery_state is RecoveryState.RECOVERED
@@ -212,11 +212,11 @@ def test_lagging_member_stays_until_the_others_have_flushed():
     assert proposed(isr, now_ms=1_000) == [1, 2]
 
 
-def test_leader_that_has_settled_reports_it():
+def test_leader_reports_that_enough_replicas_have_flushed():
     isr = leading(1, 2, copies=DurableCopies.LEADER, epoch_start=10, witnesses=(3,))
     fetch(isr, 2, 10)
     assert proposed(isr, durable=9) is None
-    assert isr.propose(LogEnds(10, 10), 0).is_settled
+    assert isr.propose(LogEnds(10, 10), 0).is_flushed
 
 
 @pytest.mark.parametrize("copies", [DurableCopies.LEADER, DurableCopies.MIN_ISR])
@@ -227,7 +227,7 @@ def test_reassignment_removes_the_leader_once_others_have_flushed(copies):
     assert advanced(isr, durable=8) == 8
     assert proposed(isr) is None
     fetch(isr, 2, 10, durable=8)
-    assert isr.propose(LogEnds(10, 10), 0).is_settled
+    assert isr.propose(LogEnds(10, 10), 0).is_flushed
     assert advanced(isr, durable=10) == 8  # from now on the leader's copy does not count
     fetch(isr, 2, 10, durable=9)
     assert advanced(isr, durable=10) == 9
@@ -254,13 +254,13 @@ LEADER = cache((3, 0), (5, 40))
     ],
 )  # fmt: skip
 def test_leader_reports_where_a_follower_diverges(offset, epoch, expected):
-    assert diverging(LEADER, LogRange(10, 60), offset, epoch) == expected
+    assert find_divergence(LEADER, LogRange(10, 60), offset, epoch) == expected
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(9, 3), (60, 6), (61, -1)])
-def test_leader_that_cannot_tell_reports_out_of_range(offset, epoch):
+def test_fetch_beyond_the_known_epochs_is_out_of_range(offset, epoch):
     with pytest.raises(OffsetOutOfRange):
-        diverging(LEADER, LogRange(10, 60), offset, epoch)
+        find_divergence(LEADER, LogRange(10, 60), offset, epoch)
 
 
 @pytest.mark.parametrize(

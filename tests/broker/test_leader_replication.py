@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
-from kafkalite.broker.replica.divergence import NO_EPOCH, truncation_offset
+from kafkalite.broker.replica.divergence import truncation_offset
 from kafkalite.broker.replica.isr import DurableCopies, FollowerFetch, IsrRules
 from kafkalite.broker.replica.leader_replication import FollowerRead
 from kafkalite.broker.replica.partition import Partition
@@ -23,6 +23,7 @@ from kafkalite.errors import (
 )
 from kafkalite.protocol.results import PartitionAppendResult
 from kafkalite.storage.log.log import Log
+from kafkalite.storage.state.leader_epochs import NO_EPOCH
 from tests.storage.factories import batch, open_log, settings
 
 NODES = (1, 2, 3)

@@ -1,8 +1,8 @@
 """A simulated node with replicas: the product's decisions over logs in memory.
 
-The leader's side is InSyncReplicas and `diverging`, the follower's `truncation_offset`; leader
-epochs are in the product's LeaderEpochCache, metadata in its ClusterImage.  Messages and the log
-are lists.  A replica's record is (leader epoch, value).
+The leader uses InSyncReplicas and `find_divergence`, the follower `truncation_offset`, and both the
+product's LeaderEpochCache and ClusterImage.  Messages and the log are lists.  A replica's record is
+(leader epoch, value).
 """
 
 from __future__ import annotations
@@ -11,19 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kafkalite.broker.replica.divergence import (
-    NO_EPOCH,
-    EpochEnd,
-    LogRange,
-    diverging,
-    truncation_offset,
-)
+from kafkalite.broker.replica.divergence import LogRange, find_divergence, truncation_offset
 from kafkalite.broker.replica.isr import FollowerFetch, InSyncReplicas, IsrRules, LogEnds
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.partition_image import PartitionImage
 from kafkalite.coordination.replication.alter_partition import IsrDecision, PartitionProposal
 from kafkalite.errors import IneligibleReplica, OffsetOutOfRange
-from kafkalite.storage.state.leader_epochs import LeaderEpochCache
+from kafkalite.storage.state.leader_epochs import NO_EPOCH, EpochEnd, LeaderEpochCache
 
 PartitionId = tuple[bytes, int]
 Record = tuple[int, int]
@@ -272,7 +266,7 @@ class ReplicaNode:
             return None
         if message.leader_epoch != replica.partition.leader_epoch:
             return None
-        if not replica.isr.knows(fetch.node_id):
+        if not replica.isr.has_follower(fetch.node_id):
             return None
         log = replica.log
         span = LogRange(log.start_offset, log.end_offset)
@@ -281,7 +275,7 @@ class ReplicaNode:
             replica.isr.epoch_start, span,
         )  # fmt: skip
         try:
-            divergence = diverging(log.epochs, span, fetch.offset, message.last_epoch)
+            divergence = find_divergence(log.epochs, span, fetch.offset, message.last_epoch)
         except OffsetOutOfRange:
             return response._replace(is_out_of_range=True)
         if divergence is not None:

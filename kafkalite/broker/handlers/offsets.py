@@ -47,6 +47,7 @@ from kafkalite.protocol.schemas.offsets import (
     OFFSET_FOR_LEADER_EPOCH,
 )
 from kafkalite.storage.log.timestamps import TimestampOffset, search_max_timestamp, search_timestamp
+from kafkalite.storage.state.leader_epochs import NO_EPOCH
 
 if TYPE_CHECKING:
     from kafkalite.storage.log.log import Log
@@ -63,7 +64,6 @@ SPECIAL_SINCE = {
 }
 """The version from which each special timestamp is allowed."""
 
-NO_EPOCH = -1
 NOTHING: Response = {"timestamp": -1, "offset": -1, "leader_epoch": NO_EPOCH}
 
 

@@ -14,16 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kafkalite.errors import OffsetOutOfRange
-from kafkalite.storage.state.leader_epochs import LeaderEpochCache
-
-NO_EPOCH = -1
-
-
-class EpochEnd(NamedTuple):
-    """The offset at which the records of a leader epoch end in a log."""
-
-    epoch: int
-    end_offset: int
+from kafkalite.storage.state.leader_epochs import NO_EPOCH, EpochEnd, LeaderEpochCache
 
 
 class LogRange(NamedTuple):
@@ -33,12 +24,12 @@ class LogRange(NamedTuple):
     end_offset: int
 
 
-def diverging(
+def find_divergence(
     epochs: LeaderEpochCache, log: LogRange, fetch_offset: int, last_fetched_epoch: int
 ) -> EpochEnd | None:
     """Return where a follower's log diverges from this leader's; None if it does not.
 
-    Raises OffsetOutOfRange if the follower cannot find out from this log.
+    Raises OffsetOutOfRange if this log does not show it.
     """
     if fetch_offset < log.start_offset:
         raise OffsetOutOfRange()
@@ -46,7 +37,7 @@ def diverging(
         if fetch_offset > log.end_offset:
             raise OffsetOutOfRange()
         return None
-    known = EpochEnd(*epochs.end_offset_for(last_fetched_epoch, log.end_offset))
+    known = epochs.end_offset_for(last_fetched_epoch, log.end_offset)
     if known.epoch == NO_EPOCH:
         raise OffsetOutOfRange()
     if known.epoch < last_fetched_epoch or known.end_offset < fetch_offset:
@@ -55,13 +46,13 @@ def diverging(
 
 
 def truncation_offset(leader: EpochEnd, epochs: LeaderEpochCache, end_offset: int) -> int:
-    """Return the offset to which a follower truncates its log, given the leader's answer.
+    """Return the offset to which a follower truncates its log; `leader` is the diverging epoch.
 
-    If the follower never knew that epoch, the rest may still differ: its next fetch tells.  The
-    response is to a fetch with this log's latest epoch and end offset.
+    The leader has sent it for a fetch with this log's latest epoch and end offset.  If this log
+    does not have that epoch, the logs may still differ below the offset: the next fetch shows it.
     """
-    assert leader.epoch <= epochs.latest, "the leader was asked about the latest epoch"
-    own = EpochEnd(*epochs.end_offset_for(leader.epoch, end_offset))
+    assert leader.epoch <= epochs.latest, "the fetch had the latest epoch"
+    own = epochs.end_offset_for(leader.epoch, end_offset)
     if own.epoch == leader.epoch:
         return min(leader.end_offset, own.end_offset, end_offset)
     return min(own.end_offset, end_offset)

@@ -1,15 +1,15 @@
-"""InSyncReplicas: what the leader of a partition knows of its followers, and what follows from it.
+"""InSyncReplicas: the followers of a partition as its leader sees them; ISR and high watermark.
 
     fetch of a follower ─▶ its end offset, durable offset and time
         ─▶ high watermark: what every in-sync replica has
         ─▶ IsrProposal ─▶ the controller ─▶ its decision, or the next image
 
-While a proposal is pending, the ISR has two versions, and what holds must hold for both:
+While a proposal is pending, either ISR may be the committed one, so decisions hold for both:
 
     maximal ISR    committed and proposed members together; the high watermark counts these
-    minimal ISR    the members that both have; flushed copies are counted over these
+    minimal ISR    the members of both; flushed copies are counted over these
 
-A follower is caught up if it has all records, or had all that there were when it fetched less than
+A follower is caught up if it has all records, or had all of them less than
 `replica.lag.time.max.ms` ago.  It may join the ISR once it has every record below the high
 watermark and the start of this leader epoch.  The high watermark waits for a follower that is
 caught up but has not joined yet, since otherwise it could never join.
@@ -123,9 +123,9 @@ class InSyncReplicas:
         self.rules = rules
         self.high_watermark = high_watermark
         self.pending: IsrProposal | None = None
-        """The proposal that was not answered yet.
+        """The proposal that has no response yet.
 
-        It is sent to a controller process once, and again, as it is, only after that process has
+        It is sent to a controller process once, and repeated unchanged only after that process has
         ended: of two copies the first could be refused and the second be applied.
         """
         self._node_epoch_of = node_epoch_of
@@ -138,7 +138,7 @@ class InSyncReplicas:
 
     # -- progress ----------------------------------------------------------------------------
 
-    def knows(self, node_id: int) -> bool:
+    def has_follower(self, node_id: int) -> bool:
         """Return whether a node is a follower of this partition."""
         return node_id in self._followers
 
@@ -167,7 +167,7 @@ class InSyncReplicas:
         if self.pending is None:
             return frozenset(self.partition.isr)
         proposed = [*self._proposed()]
-        if self.pending.is_settled:
+        if self.pending.is_flushed:
             return self._staying(proposed)
         return frozenset(self.partition.isr).intersection(proposed)
 
@@ -218,7 +218,7 @@ class InSyncReplicas:
         return True
 
     def _replicated(self, leader_end_offset: int, now_ms: int) -> int:
-        """Return the end of the records that every replica has which must have them."""
+        """Return the end of the records that all members have, and all that are about to join."""
         maximal = self.maximal_isr
         return min(
             (
@@ -271,17 +271,17 @@ class InSyncReplicas:
         isr = committed + tuple(joining)
         if not joining:
             isr = self._without_lagging(leader, now_ms)
-        is_settled = self._is_settled(leader, isr)
-        waits = self.rules.durable_copies is not None and self._completes(isr)
-        must_settle = is_settled and (bool(self.partition.witnesses) or waits)
+        is_flushed = self._is_flushed(leader, isr)
+        completes = self.rules.durable_copies is not None and self._completes(isr)
+        tells_flushed = is_flushed and (bool(self.partition.witnesses) or completes)
         must_recover = self.partition.recovery_state is RecoveryState.RECOVERING
-        if isr == committed and not must_settle and not must_recover:
+        if isr == committed and not tells_flushed and not must_recover:
             return None
         self.pending = IsrProposal(
             self.partition.leader_epoch,
             self.partition.partition_epoch,
             [self._member(node_id) for node_id in isr],
-            is_settled=is_settled,
+            is_flushed=is_flushed,
         )
         return self.pending
 
@@ -309,8 +309,8 @@ class InSyncReplicas:
     def _without_lagging(self, leader: LogEnds, now_ms: int) -> tuple[int, ...]:
         """Return the committed ISR without the followers that lag.
 
-        They stay until what is committed is flushed on enough of the others: the controller then
-        needs no witness of it.  Those that leave an ISR below the minimum remain eligible (ELR).
+        They stay until all committed records are flushed on enough of the others; the controller
+        then needs no witnesses.  Those that leave an ISR below the minimum remain eligible (ELR).
         """
         isr = tuple(
             node_id
@@ -325,9 +325,9 @@ class InSyncReplicas:
         is_flushed = self._durable(leader, isr, isr) >= self.high_watermark
         return isr if is_flushed else self.partition.isr
 
-    def _is_settled(self, leader: LogEnds, isr: tuple[int, ...]) -> bool:
-        """Return whether all that earlier leaders may have committed is flushed on enough of the
-        members that stay."""
+    def _is_flushed(self, leader: LogEnds, isr: tuple[int, ...]) -> bool:
+        """Return whether all records that earlier leaders may have committed are flushed on enough
+        of the members that stay."""
         if self.rules.durable_copies is None:
             return True
         flushed = self._durable(leader, self._staying(isr), self.maximal_isr.union(isr))
@@ -340,9 +340,9 @@ class InSyncReplicas:
         self.pending = None
 
     def update(self, partition: PartitionImage) -> bool:
-        """Take a decision or a newer image of the partition, in this leader epoch; return whether
-        it is new."""
-        assert partition.leader_epoch == self.partition.leader_epoch, "one object leads one epoch"
+        """Apply a decision or an image of the partition, in this leader epoch; return whether it is
+        new."""
+        assert partition.leader_epoch == self.partition.leader_epoch, "one leader epoch per object"
         if partition.partition_epoch <= self.partition.partition_epoch:
             return False
         self.pending = None

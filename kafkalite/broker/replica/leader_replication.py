@@ -5,10 +5,10 @@
         records             up to the log end offset; what precedes them is replicated
 
 A fetch is the acknowledgement of all records before it, so it is noted only when the leader epochs
-show that both logs are the same up to there.  The log is read first, and its end is taken before:
-a follower is not ahead of what it could have been sent.
+show that both logs are the same up to there.  The log end is taken before the log is read, and the
+fetch is noted after: a follower is never counted as ahead of what it could have received.
 
-Left out: the broker leads partitions with one replica only, which have no LeaderReplication.
+Left out: a caller in the broker, which leads partitions with one replica only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafkalite.broker.replica.divergence import EpochEnd, LogRange, diverging
+from kafkalite.broker.replica.divergence import LogRange, find_divergence
 from kafkalite.broker.replica.isr import FollowerFetch, InSyncReplicas, LogEnds
 from kafkalite.errors import NotEnoughReplicas, NotLeaderOrFollower, UnknownLeaderEpoch
 from kafkalite.storage.log.log_reader import read
@@ -24,6 +24,7 @@ from kafkalite.storage.log.log_reader import read
 if TYPE_CHECKING:
     from kafkalite.records.file_slice import FileSlice
     from kafkalite.storage.log.log import Log
+    from kafkalite.storage.state.leader_epochs import EpochEnd
 
 
 class FollowerRead(NamedTuple):
@@ -65,10 +66,10 @@ class LeaderReplication:
         older process of it, and OffsetOutOfRange.
         """
         log = self._log
-        if not self.isr.knows(fetch.node_id):
-            raise UnknownLeaderEpoch()  # its image is newer: it retries until this one is, too
+        if not self.isr.has_follower(fetch.node_id):
+            raise UnknownLeaderEpoch()  # its image is newer: it retries until this node has it
         span = LogRange(log.log_start_offset, log.end_offset)
-        found = diverging(log.leader_epochs, span, fetch.offset, last_fetched_epoch)
+        found = find_divergence(log.leader_epochs, span, fetch.offset, last_fetched_epoch)
         if found is not None:
             return FollowerRead(None, self.isr.high_watermark, span, found)
         records = read(log, fetch.offset, size_max, span.end_offset, whole_first=whole_first)

@@ -55,8 +55,9 @@ class IsrProposal(NamedTuple):
     partition_epoch: int
     isr: Sequence[IsrMember]
     recovery_state: RecoveryState = RecoveryState.RECOVERED
-    is_settled: bool = False
-    """True if the leader has flushed its whole log on enough of these replicas."""
+    is_flushed: bool = False
+    """True if the leader's log up to its epoch and its high watermark is flushed on enough of these
+    replicas."""
 
 
 class PartitionProposal(NamedTuple):
@@ -106,7 +107,7 @@ def alter_partitions(
             isr=[member.node_id for member in proposal.isr.isr],
             by_leader=True,
             recovery_state=proposal.isr.recovery_state,
-            is_settled=proposal.isr.is_settled,
+            is_flushed=proposal.isr.is_flushed,
         )
         if changed is not partition:
             records += change_records(topic, {proposal.partition: changed})

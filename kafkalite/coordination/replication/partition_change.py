@@ -11,7 +11,7 @@ Every decision about a partition with replicas is made here, so each one keeps t
   one must not be counted by a leader that does not know it yet.
 - In `fsync` mode, replicas that leave ISR and ELR at the controller's decision become witnesses:
   after a power loss they may have flushed records that no other has.  A replica that is removed
-  cannot be one: a reassignment that removes replicas waits until the leader has settled.
+  cannot be one: a reassignment that removes replicas waits for the flush on the others.
 
 Left out: in `fsync` mode, a cancelled reassignment that removes members of the ISR does not wait.
 """
@@ -62,14 +62,14 @@ def change(
     election: ElectionType = ElectionType.ANY,
     by_leader: bool = False,
     recovery_state: RecoveryState | None = None,
-    is_settled: bool = False,
+    is_flushed: bool = False,
 ) -> PartitionImage:
     """Return a partition with what follows from a change; the same object if nothing does, such as
     while a partition waits for its recovery election.
 
     `lost`: replicas that may have lost records, such as after an unclean shutdown; they leave ISR
-    and ELR.  `by_leader`: the leader proposes the ISR, and has flushed on the replicas that stay.
-    `is_settled`: it has flushed its whole log on replicas that stay, so that no witness is needed,
+    and ELR.  `by_leader`: the leader proposes the ISR, and committed records are flushed on enough
+    of the replicas that stay.  `is_flushed`: so are all of earlier leaders: no witness is needed,
     and a reassignment may be completed.
     """
     if partition.recovery_state is RecoveryState.AWAITING_LOG_ENDS:
@@ -83,14 +83,14 @@ def change(
         target = target._replace(isr=_without(target.isr, lost))
     if recovery_state is not None:
         target = target._replace(recovery_state=recovery_state)
-    if is_settled or not rules.has_witnesses or not target.removing:
+    if is_flushed or not rules.has_witnesses or not target.removing:
         target = _complete_reassignment(target)
     target = _with_replicas_only(target)
     target = _with_elr(partition, target, rules, lost)
     target = _with_leader(target, is_active, election, rules)
     if target.leader != partition.leader or set(partition.replicas) - set(target.replicas):
         target = target._replace(leader_epoch=partition.leader_epoch + 1)
-    if is_settled or not rules.has_witnesses:
+    if is_flushed or not rules.has_witnesses:
         target = target._replace(witnesses=())
     else:
         target = target._replace(witnesses=_witnesses(partition, target, by_leader))

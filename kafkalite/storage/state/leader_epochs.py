@@ -9,11 +9,22 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from pathlib import Path
+from typing import NamedTuple
 
 from kafkalite.storage.files.disk import Disk, put_file, read_small_file
 
 VERSION = 0
-UNDEFINED = (-1, -1)
+NO_EPOCH = -1
+
+
+class EpochEnd(NamedTuple):
+    """A leader epoch, and the offset at which its records end in a log."""
+
+    epoch: int
+    end_offset: int
+
+
+UNKNOWN_END = EpochEnd(NO_EPOCH, -1)
 
 
 class LeaderEpochCache:
@@ -24,7 +35,7 @@ class LeaderEpochCache:
     def __init__(self) -> None:
         self.epochs: list[int] = []
         self.starts: list[int] = []
-        self.latest = -1
+        self.latest = NO_EPOCH
         self.unsaved = False
 
     @classmethod
@@ -69,17 +80,17 @@ class LeaderEpochCache:
         self.latest = epoch
         self.unsaved = True
 
-    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the greatest epoch at or below; (-1, -1) for a later one.
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """Return the end of the greatest epoch at or below; UNKNOWN_END for a later one.
 
         An epoch below all known ones ends where the first known one begins.
         """
         if epoch < 0 or epoch > self.latest:
-            return UNDEFINED
+            return UNKNOWN_END
         if epoch == self.latest:
-            return epoch, log_end_offset
+            return EpochEnd(epoch, log_end_offset)
         slot = bisect_right(self.epochs, epoch)
-        return self.epochs[slot - 1] if slot else epoch, self.starts[slot]
+        return EpochEnd(self.epochs[slot - 1] if slot else epoch, self.starts[slot])
 
     def epoch_at(self, offset: int) -> int | None:
         """Return the epoch under which the record at `offset` was appended; None if it is older
@@ -94,7 +105,7 @@ class LeaderEpochCache:
             self.unsaved = self.unsaved or self.starts[-1] > end_offset
             self.epochs.pop()
             self.starts.pop()
-        self.latest = self.epochs[-1] if self.epochs else -1
+        self.latest = self.epochs[-1] if self.epochs else NO_EPOCH
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Remove epochs that ended before `start_offset`; the epoch there then begins there."""

@@ -154,8 +154,8 @@ def test_replica_that_the_controller_removes_becomes_a_witness():
     assert (changed.leader, changed.witnesses) == (2, (1,))
     again = change(changed, rules, only(3), isr=(3,))
     assert (again.leader, again.witnesses) == (3, (1, 2))
-    settled = change(again, rules, only(3), isr=(3,), by_leader=True, is_settled=True)
-    assert settled.witnesses == ()
+    flushed = change(again, rules, only(3), isr=(3,), by_leader=True, is_flushed=True)
+    assert flushed.witnesses == ()
 
 
 def test_reassignment_waits_until_what_it_removes_is_flushed_on_others():
@@ -166,7 +166,7 @@ def test_reassignment_waits_until_what_it_removes_is_flushed_on_others():
     assert (moving.replicas, moving.removing, moving.leader) == ((2, 3, 1), (1,), 1)
     shrunk = change(moving, rules, only(1, 2, 3), isr=(1, 2, 3), by_leader=True)
     assert shrunk is moving
-    moved = change(moving, rules, only(1, 2, 3), isr=(1, 2, 3), by_leader=True, is_settled=True)
+    moved = change(moving, rules, only(1, 2, 3), isr=(1, 2, 3), by_leader=True, is_flushed=True)
     assert (moved.replicas, moved.isr, moved.leader, moved.removing) == ((2, 3), (2, 3), 2, ())
 
 
