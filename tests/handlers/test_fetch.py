@@ -131,6 +131,14 @@ def test_fetch_past_the_end_of_an_epoch_returns_diverging_epoch(filled):
     assert (entry.diverging_epoch.epoch, entry.diverging_epoch.end_offset) == (0, 3)
 
 
+def test_fetch_below_the_log_start_is_out_of_range_whatever_its_epoch(filled):
+    filled.node.replicas.leader("a", 0).leader_epoch = 2
+    append(filled, b"under epoch 2")
+    filled.node.replicas.leader("a", 0).log.delete_records(1)
+    entry = fetch(filled, 0, 12, in_partition={"last_fetched_epoch": 1})
+    assert entry.error_code == errors.OffsetOutOfRange.code
+
+
 def test_fetch_of_unknown_epoch_is_out_of_range(filled):
     entry = fetch(filled, 3, 12, in_partition={"last_fetched_epoch": 5})
     assert entry.error_code == errors.OffsetOutOfRange.code

@@ -17,9 +17,10 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from kafkalite.broker.replica.delayed_operation import SteppedOperation, WatchedPartition
+from kafkalite.broker.replica.divergence import LogRange, find_divergence
 from kafkalite.broker.replica.partition import READ_COMMITTED
 from kafkalite.broker.replica.purgatory import SLICE, SLICE_UNITS, UNITS_PER_TICK
-from kafkalite.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
+from kafkalite.errors import KafkaError, KafkaStorageError
 from kafkalite.protocol.results import FetchResponse, PartitionFetchResult, new_tuple
 from kafkalite.storage.segment.aborted_lookup import LookupBudget
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.records.file_slice import FileSlice
     from kafkalite.storage.log.committed_read import CommittedRead
+    from kafkalite.storage.state.leader_epochs import EpochEnd
 
 
 ABORTED_MAX = 5_000
@@ -322,14 +324,10 @@ def _succeeded(
     return new_tuple(PartitionFetchResult, fields)
 
 
-def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:
-    # KIP-595: if the reader's last epoch ended at a lower offset here, it must truncate to it.
-    epoch, end_offset = partition.log.end_of_epoch(item.last_fetched_epoch)
-    if end_offset < 0:
-        raise OffsetOutOfRange("The partition has no records of the last fetched epoch.")
-    if epoch == item.last_fetched_epoch and end_offset >= item.offset:
-        return None
-    return epoch, end_offset
+def _diverging(partition: Partition, item: FetchItem) -> EpochEnd | None:
+    log = partition.log
+    span = LogRange(log.log_start_offset, log.end_offset)
+    return find_divergence(log.leader_epochs, span, item.offset, item.last_fetched_epoch)
 
 
 def _failed(item: FetchItem, error: KafkaError | OSError) -> PartitionFetchResult:

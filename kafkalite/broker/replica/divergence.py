@@ -1,9 +1,12 @@
-"""Divergence of a follower's log from its leader's, by leader epochs (KIP-320, KIP-595).
+"""Divergence of a reader's log from its leader's, by leader epochs (KIP-320, KIP-595).
 
     leader    epoch 3 [0, 40)   epoch 5 [40, …)
     follower  epoch 3 [0, 50)                       fetches at 50, last epoch 3
         leader ─▶ diverging: epoch 3 ends at 40     no records
         follower truncates to 40, fetches at 40
+
+A consumer that fetches with its last epoch learns in the same way that records which it has read
+were truncated.
 
 A follower never truncates to its high watermark, which lags behind the leader's: it would lose
 acknowledged records (KIP-101, KIP-279).
@@ -27,7 +30,7 @@ class LogRange(NamedTuple):
 def find_divergence(
     epochs: LeaderEpochCache, log: LogRange, fetch_offset: int, last_fetched_epoch: int
 ) -> EpochEnd | None:
-    """Return where a follower's log diverges from this leader's; None if it does not.
+    """Return where a reader's log diverges from this leader's; None if it does not.
 
     Raises OffsetOutOfRange if this log does not show it.
     """
@@ -39,7 +42,7 @@ def find_divergence(
         return None
     known = epochs.end_offset_for(last_fetched_epoch, log.end_offset)
     if known.epoch == NO_EPOCH:
-        raise OffsetOutOfRange()
+        raise OffsetOutOfRange("The partition has no records of the last fetched epoch.")
     if known.epoch < last_fetched_epoch or known.end_offset < fetch_offset:
         return known
     return None
