@@ -514,7 +514,7 @@ class GroupCoordinator:
     def _replay_group(self, record: GroupRecord) -> None:
         """Apply a record of a group; it replaces a group of another kind."""
         upgraded = self.groups.upgraded
-        if upgraded is not None and upgraded.covers(record):
+        if upgraded is not None and upgraded.skip(record):
             if upgraded.is_complete:
                 self._add_upgraded(upgraded.group)
             return

@@ -33,8 +33,11 @@ class UpgradedGroup:
         self._records = records
         self._count = 0
 
-    def covers(self, record: GroupRecord) -> bool:
-        """Return whether a replayed record is the next of the group's; they have one order."""
+    def skip(self, record: GroupRecord) -> bool:
+        """Skip a replayed record if it is the group's next one; return whether it is.
+
+        The records are replayed in their order, with no other between them.
+        """
         expected = self._records[self._count]
         if record is not expected and record != expected:
             assert not self._count, f"{record} is replayed in place of {expected}"
