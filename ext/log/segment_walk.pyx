@@ -406,7 +406,7 @@ def scan(
     int64_t interval, int64_t since_entry, int64_t max_timestamp, int64_t offset_of_max,
     int64_t timestamp_entered, int32_t leader_epoch, int64_t gaps_to=INT64_MAX,
 ) -> tuple:
-    """Check batches from `position` on; storage.segment_scan.SegmentScan names the results.
+    """Check batches from `position` on; storage/segment/segment_scan.py names the results.
 
     Above `gaps_to` each batch must begin with the offset after the previous one; below it the log
     may have been compacted.  The code is WHOLE if more batches may follow, AT_END at the end, or

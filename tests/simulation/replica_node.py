@@ -105,7 +105,7 @@ class Fetch(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
-    """The response to it: records, or where the logs diverge, or the leader's range."""
+    """The response to a fetch: records, or where the logs diverge, or the leader's range."""
 
     partition: PartitionId
     leader_epoch: int
@@ -129,7 +129,7 @@ class PendingProduce:
 
 @dataclass
 class Replica:
-    """One replica: its log, and what it needs while it leads."""
+    """One replica: its log, and its state as a leader."""
 
     log: ReplicaLog = field(default_factory=ReplicaLog)
     partition: PartitionImage | None = None
@@ -211,7 +211,7 @@ class ReplicaNode:
     # -- leader ------------------------------------------------------------------------------
 
     def leads(self, at: PartitionId) -> bool:
-        """Return whether this node takes itself for the leader of a partition."""
+        """Return whether this node leads a partition, according to its image."""
         replica = self.replicas.get(at)
         return replica is not None and replica.isr is not None
 
@@ -235,7 +235,7 @@ class ReplicaNode:
             self.acknowledged(at, produce.offset, produce.value)
 
     def proposal(self, at: PartitionId) -> PartitionProposal | None:
-        """Return the proposal to send now: a new one, or again the one that has no answer."""
+        """Return the proposal to send now: a new one, or the one without a response."""
         replica = self.replicas.get(at)
         if replica is None or replica.isr is None:
             return None
@@ -259,7 +259,7 @@ class ReplicaNode:
             self.advance(at, replica)
 
     def fetched(self, message: Fetch, count_max: int) -> FetchResponse | None:
-        """Handle a follower's fetch; None stands for an error that makes it wait for its image."""
+        """Handle a follower's fetch; None for an error after which it waits for its image."""
         at, fetch = message.partition, message.fetch
         replica = self.replicas.get(at)
         if replica is None or replica.isr is None or replica.partition is None:

@@ -70,7 +70,6 @@ class ReplicationSimulation:
         self.visible: dict[PartitionId, dict[int, tuple[int, int]]] = {}
         self.deleted_to: Counter[PartitionId] = Counter()
         self.leaders: dict[tuple[PartitionId, int], int] = {}
-        self.checked: dict[tuple[int, PartitionId], int] = {}
         self.next_value = 0
         self.image = ClusterImage()
         self.log: list[Any] = []
@@ -79,7 +78,7 @@ class ReplicationSimulation:
         rules = IsrRules(1_000, self.min_isr, self.copies)
         count = self.random.choice([3, 3, 4, 5])
         self.nodes = {n: ReplicaNode(n, rules, lambda: self.now_ms) for n in range(1, count + 1)}
-        self._found(self.random.choice([1, 1, 1, 2]))
+        self._create_topic(self.random.choice([1, 1, 1, 2]))
         self.events: list[tuple[int, Callable[[], object]]] = [
             (30, self.produce), (60, self.fetch), (90, self.deliver), (20, self.propose),
             (50, self.apply_metadata), (12, self.advance_clock), (3, self.kill), (8, self.restart),
@@ -90,15 +89,15 @@ class ReplicationSimulation:
         if self.copies is not None:
             self.events += [(30, self.flush), (2, self.lose_power), (10, self.report_log_ends)]
 
-    def _found(self, partitions: int) -> None:
+    def _create_topic(self, partitions: int) -> None:
         images = {}
         for index in range(partitions):
             replicas = tuple(self.random.sample([*self.nodes], self.factor))
             images[index] = PartitionImage(replicas[0], 0, replicas, replicas)
             self.visible[TOPIC_ID, index] = {}
-        self.decide([node_record(NodeImage(CONTROLLER, "", 0))])
-        self.decide([node_record(NodeImage(n, "h", n, node_epoch=1)) for n in self.nodes])
-        self.decide([*topic_records(TopicImage("t", TOPIC_ID, images))])
+        self.write([node_record(NodeImage(CONTROLLER, "", 0))])
+        self.write([node_record(NodeImage(n, "h", n, node_epoch=1)) for n in self.nodes])
+        self.write([*topic_records(TopicImage("t", TOPIC_ID, images))])
         for node in self.nodes.values():
             node.acknowledged, node.became_leader = self.acknowledged, self.became_leader
             node.is_running, node.node_epoch = True, 1
@@ -114,20 +113,20 @@ class ReplicationSimulation:
 
     # -- controller --------------------------------------------------------------------------
 
-    def decide(self, records: list[Any]) -> None:
+    def write(self, records: list[Any]) -> None:
         for record in records:
             self.image.replay(record)
         self.log += records
 
-    def do(self, result: DecisionResult[Any]) -> Any:
-        self.decide([*result.records])
+    def commit(self, result: DecisionResult[Any]) -> Any:
+        self.write([*result.records])
         return result.response
 
     def rules_of(self, topic: TopicImage) -> PartitionRules:
         return PartitionRules(self.min_isr, has_witnesses=self.copies is not None)
 
-    def leave(self, node_id: int, *, fenced: bool, shutting_down: bool = False) -> None:
-        while self.do(leadership.remove_from_isrs(self.image, node_id, self.rules_of, 1)):
+    def remove_node(self, node_id: int, *, fenced: bool, shutting_down: bool = False) -> None:
+        while self.commit(leadership.remove_from_isrs(self.image, node_id, self.rules_of, 1)):
             pass
         self._set_state(node_id, fenced=fenced, shutting_down=shutting_down)
 
@@ -136,7 +135,7 @@ class ReplicationSimulation:
         state = leadership.set_state(
             self.image, node_id, fenced=fenced, shutting_down=shutting_down, node_epoch=node_epoch
         )
-        self.do(state)
+        self.commit(state)
 
     # -- events ------------------------------------------------------------------------------
 
@@ -167,7 +166,7 @@ class ReplicationSimulation:
             self._propose(node, self.any_partition())
 
     def _propose(self, node: ReplicaNode, at: PartitionId) -> None:
-        """Send a proposal, unless it or its response is on its way: see InSyncReplicas.pending."""
+        """Send a proposal, unless it or its response is in flight: see InSyncReplicas.pending."""
         if not any(
             CONTROLLER in (sender, receiver) and content[:2] == (node.node_epoch, node.node_id)
             for sender, receiver, content in self.messages
@@ -202,7 +201,7 @@ class ReplicationSimulation:
 
     def _alter(self, node_epoch: int, sender: int, proposal: PartitionProposal) -> None:
         try:
-            decided = self.do(
+            decided = self.commit(
                 alter_partitions(self.image, sender, node_epoch, [proposal], self.rules_of)
             )
         except StaleBrokerEpoch:
@@ -224,13 +223,13 @@ class ReplicationSimulation:
         self.any_node().stop()
 
     def detect(self) -> None:
-        """The launcher reports the processes that have ended."""
+        """Fence the nodes whose processes have ended."""
         for node in self.nodes.values():
             if not node.is_running and not self.image.nodes[node.node_id].fenced:
-                self.leave(node.node_id, fenced=True)
+                self.remove_node(node.node_id, fenced=True)
 
     def restart(self) -> None:
-        """A new process of a node registers itself; it is fenced until it has its image."""
+        """Start a process of a node; the node is fenced until it has the image."""
         node = self.any_node()
         if not node.is_running:
             self._register(node)
@@ -239,7 +238,7 @@ class ReplicationSimulation:
         self.detect()
         node.is_running = True
         node.node_epoch += 1
-        self.do(
+        self.commit(
             leadership.set_state(
                 self.image, node.node_id, fenced=True, shutting_down=False,
                 node_epoch=node.node_epoch,
@@ -247,22 +246,22 @@ class ReplicationSimulation:
         )  # fmt: skip
 
     def fence_running(self) -> None:
-        """A node's heartbeats are late: it is fenced, and goes on with the image it has."""
-        self.leave(self.any_node().node_id, fenced=True)
+        """Fence a node whose heartbeats are late; it continues with its image."""
+        self.remove_node(self.any_node().node_id, fenced=True)
 
     def shut_down(self) -> None:
         node = self.any_node()
         if node.is_running and not self.image.nodes[node.node_id].fenced:
-            self.leave(node.node_id, fenced=False, shutting_down=True)
+            self.remove_node(node.node_id, fenced=False, shutting_down=True)
 
     def unfence(self) -> None:
         node = self.any_node()
         if node.is_running and node.image_offset == len(self.log):
             self._set_state(node.node_id, fenced=False)
-            self.do(leadership.elect_missing(self.image, node.node_id, self.rules_of))
+            self.commit(leadership.elect_missing(self.image, node.node_id, self.rules_of))
 
     def replace_disk(self) -> None:
-        """A node comes back without its logs, if others have the records."""
+        """Restart a node without its logs, if other nodes have the records."""
         self.detect()
         node = self.any_node()
         for at in self.visible:
@@ -277,7 +276,7 @@ class ReplicationSimulation:
         node.stop()
         node.replicas.clear()
         self._register(node)
-        while self.do(leadership.remove_after_loss(self.image, node.node_id, self.rules_of, 1)):
+        while self.commit(leadership.remove_after_loss(self.image, node.node_id, self.rules_of, 1)):
             pass
 
     def flush(self) -> None:
@@ -296,7 +295,7 @@ class ReplicationSimulation:
             self._set_state(node.node_id, fenced=True)
         self.messages.clear()
         self.log_ends = {at: {} for at in self.visible}
-        self.do(leadership.begin_recovery(self.image))
+        self.commit(leadership.begin_recovery(self.image))
 
     def report_log_ends(self) -> None:
         """A node that has its image reports the ends of its logs."""
@@ -314,7 +313,7 @@ class ReplicationSimulation:
             log = node.replicas[at].log
             ends[node.node_id] = ReplicaLogEnd(node.node_id, log.last_epoch, log.end_offset)
             topic = self.image.topics_by_id[at[0]]
-            self.do(
+            self.commit(
                 leadership.complete_recovery(
                     topic, at[1], [*ends.values()], self._missing_max(partition)
                 )
@@ -338,14 +337,14 @@ class ReplicationSimulation:
 
     def _try(self, decide: Callable[[], DecisionResult[Any]]) -> None:
         try:
-            self.do(decide())
+            self.commit(decide())
         except KafkaError:
             self.counts["refused"] += 1
 
     def prefer(self) -> None:
         at = self.any_partition()
         located = (self.image.topics_by_id[at[0]], at[1], self.partition(at))
-        self.do(leadership.elect_preferred(self.image, [located], self.rules_of))
+        self.commit(leadership.elect_preferred(self.image, [located], self.rules_of))
 
     def lose_message(self) -> None:
         if self.messages:
@@ -380,7 +379,7 @@ class ReplicationSimulation:
         leader, epoch = replica.partition.leader, replica.partition.leader_epoch
         assert self.leaders.setdefault((at, epoch), leader) == leader, "two leaders in one epoch"
         if epoch < self.partition(at).leader_epoch:
-            return  # an old leader by now; records may have been acknowledged since
+            return  # not the leader any more: records may have been acknowledged since
         self.counts["elections"] += 1
         self._check_complete(at, replica)
 
@@ -405,7 +404,7 @@ class ReplicationSimulation:
                     known = self.visible[at].setdefault(offset, record)
                     assert known[1] == record[1], f"the record at {offset} has changed"
 
-    # -- the end -----------------------------------------------------------------------------
+    # -- convergence -------------------------------------------------------------------------
 
     def heal(self, rounds: int = 60) -> None:
         """Let every node run and every message arrive, and wait until the replicas agree."""
@@ -439,7 +438,7 @@ class ReplicationSimulation:
                 self._set_state(node.node_id, fenced=False)
                 node.apply(self.log[node.image_offset :])
             self._report(node)
-            self.do(leadership.elect_missing(self.image, node.node_id, self.rules_of))
+            self.commit(leadership.elect_missing(self.image, node.node_id, self.rules_of))
         for at in self.visible:
             for node in self.nodes.values():
                 node.flush(at)
