@@ -6,8 +6,6 @@
 If the leader is the only replica, a record is committed as soon as it has the configured
 durability: in `fsync` mode when a flush has covered it, otherwise when the write call has returned.
 With followers, LeaderReplication decides.
-
-Left out: the broker leads partitions with one replica only.
 """
 
 from __future__ import annotations
