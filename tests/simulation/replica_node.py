@@ -255,7 +255,7 @@ class ReplicaNode:
             isr.refused()
         changed = decision.partition
         if changed is not None and changed.leader_epoch == isr.partition.leader_epoch:
-            isr.update(changed)
+            isr.decided(changed)
             self.advance(at, replica)
 
     def fetched(self, message: Fetch, count_max: int) -> FetchResponse | None:

@@ -339,6 +339,15 @@ class InSyncReplicas:
         """Note that the pending proposal was certainly not applied (INELIGIBLE_REPLICA)."""
         self.pending = None
 
+    def decided(self, partition: PartitionImage) -> bool:
+        """Take the successful response to the pending proposal; return whether it is new.
+
+        The same partition epoch means that the controller had nothing to change.
+        """
+        if partition.partition_epoch == self.partition.partition_epoch:
+            self.pending = None
+        return self.update(partition)
+
     def update(self, partition: PartitionImage) -> bool:
         """Apply a decision or an image of the partition, in this leader epoch; return whether it is
         new."""
