@@ -8,22 +8,21 @@ from pathlib import Path
 import pytest
 
 from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
-from kafkalite.broker.replica.divergence import truncation_offset
-from kafkalite.broker.replica.isr import DurableCopies, FollowerFetch, IsrRules
-from kafkalite.broker.replica.leader_replication import FollowerRead
+from kafkalite.broker.replica.isr import DurableCopies, IsrRules
 from kafkalite.broker.replica.partition import Partition
+from kafkalite.broker.replica.replica_fetch import FollowerReplication, ReplicaFetchResponse
 from kafkalite.config import topic as keys
 from kafkalite.coordination.partition_image import PartitionImage
 from kafkalite.errors import (
+    FencedLeaderEpoch,
+    KafkaStorageError,
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
-    OffsetOutOfRange,
     UnknownLeaderEpoch,
 )
 from kafkalite.protocol.results import PartitionAppendResult
 from kafkalite.storage.log.log import Log
-from kafkalite.storage.state.leader_epochs import NO_EPOCH
 from tests.storage.factories import batch, open_log, settings
 
 NODES = (1, 2, 3)
@@ -55,25 +54,27 @@ class Replicas:
     def isr_state(self):
         return self.partition.replication.isr
 
-    def read(self, follower: int, size_max: int = 10_000, **changed: int) -> FollowerRead:
-        log = self.logs[follower]
-        epochs = log.leader_epochs
-        fetch = FollowerFetch(follower, 1, log.end_offset, log.durable_offset)._replace(**changed)
-        latest = epochs.latest if len(epochs) else NO_EPOCH
-        return self.partition.replication.read(fetch, latest, size_max, whole_first=True)
+    def follower(self, node_id: int) -> FollowerReplication:
+        """Return a follower's replication, in the state of its log."""
+        return FollowerReplication(
+            self.logs[node_id], self.epoch, node_id, 1, self.high_watermarks[node_id]
+        )
+
+    def read(self, sender: int, size_max: int = 10_000, **changed: int) -> ReplicaFetchResponse:
+        """Return the leader's response to a follower's fetch, with changed fields."""
+        fetch = self.follower(sender).next_fetch()
+        fetch = fetch._replace(follower=fetch.follower._replace(**changed))
+        return self.partition.replication.read(fetch, size_max, whole_first=True)
 
     def replicate(self, node_id: int, size_max: int = 10_000) -> None:
         """Let a follower fetch once, and apply what it gets."""
-        log = self.logs[node_id]
-        fetched = self.read(node_id, size_max)
-        if fetched.diverging is not None:
-            offset = truncation_offset(fetched.diverging, log.leader_epochs, log.end_offset)
-            assert offset >= self.high_watermarks[node_id]
-            log.truncate_to(offset)
-            return
-        if fetched.records is not None:
-            log.append_replicated(fetched.records.read())
-        self.high_watermarks[node_id] = min(fetched.high_watermark, log.end_offset)
+        follower = self.follower(node_id)
+        fetch = follower.next_fetch()
+        response = self.partition.replication.read(fetch, size_max, whole_first=True)
+        if response.records is not None:
+            response = response._replace(records=response.records.read())
+        assert follower.apply(fetch, response)
+        self.high_watermarks[node_id] = follower.high_watermark
 
     def append(self, value: bytes) -> int:
         return self.partition.append(batch(value)).last_offset
@@ -129,6 +130,15 @@ def test_diverging_fetch_is_no_acknowledgement(replicas):
 def test_node_that_is_no_replica_retries_with_a_newer_image(replicas):
     with pytest.raises(UnknownLeaderEpoch):
         replicas.read(3, node_id=9)
+    replicas.epoch += 1
+    with pytest.raises(UnknownLeaderEpoch):
+        replicas.read(3)
+
+
+def test_fetch_in_an_earlier_epoch_is_fenced(replicas):
+    replicas.epoch -= 1
+    with pytest.raises(FencedLeaderEpoch):
+        replicas.read(3)
 
 
 def test_fetch_of_an_older_process_is_refused(replicas):
@@ -143,8 +153,70 @@ def test_fetch_below_the_log_start_is_out_of_range(replicas):
         replicas.replicate(node_id)
     replicas.partition.advance()
     replicas.logs[1].delete_records(2)
-    with pytest.raises(OffsetOutOfRange):
-        replicas.read(2, offset=1)
+    assert replicas.read(2, offset=1).is_out_of_range
+
+
+def test_follower_below_the_log_start_begins_there(replicas):
+    for value in (b"a", b"b"):
+        replicas.append(value)
+    for node_id in (2, 3, 2, 3):
+        replicas.replicate(node_id)
+    replicas.partition.advance()
+    replicas.logs[1].delete_records(2)
+    replicas.logs[3].truncate_fully_and_start_at(0)
+    replicas.high_watermarks[3] = 0
+    replicas.append(b"c")
+    replicas.replicate(3)
+    assert (replicas.logs[3].log_start_offset, replicas.high_watermarks[3]) == (2, 2)
+    replicas.replicate(3)
+    assert replicas.logs[3].end_offset == 3
+
+
+def test_follower_deletes_what_the_leader_has_deleted(replicas):
+    for value in (b"a", b"b"):
+        replicas.append(value)
+    for node_id in (2, 3, 2, 3):
+        replicas.replicate(node_id)
+    replicas.partition.advance()
+    replicas.logs[1].delete_records(1)
+    replicas.replicate(2)
+    assert replicas.logs[2].log_start_offset == 1
+
+
+def test_response_to_an_earlier_log_state_is_ignored(replicas):
+    replicas.append(b"a")
+    follower = replicas.follower(2)
+    fetch = follower.next_fetch()
+    response = replicas.read(2)
+    response = response._replace(records=response.records.read())
+    assert follower.apply(fetch, response)
+    assert not follower.apply(fetch, response)
+    assert replicas.logs[2].end_offset == 1
+
+
+def test_follower_never_truncates_what_is_committed(replicas):
+    replicas.append(b"a")
+    replicas.replicate(2)
+    follower = replicas.follower(2)
+    follower.high_watermark = 1
+    replicas.lead(3)
+    replicas.append(b"b")
+    follower.leader_epoch = replicas.epoch
+    fetch = follower.next_fetch()
+    response = replicas.partition.replication.read(fetch, 1_000, whole_first=True)
+    with pytest.raises(KafkaStorageError, match="were committed"):
+        follower.apply(fetch, response)
+    assert replicas.logs[2].end_offset == 1
+
+
+def test_follower_notes_an_epoch_without_records(replicas):
+    replicas.append(b"a")
+    for node_id in (2, 3):
+        replicas.replicate(node_id)
+    replicas.lead(2)
+    replicas.replicate(3)
+    assert replicas.logs[3].leader_epochs.epochs == [1, 2]
+    assert replicas.logs[3].leader_epochs.starts == [0, 1]
 
 
 def test_flushed_copies_decide_in_fsync_mode(tmp_path):

@@ -1,8 +1,8 @@
 """A simulated node with replicas: the product's decisions over logs in memory.
 
-The leader uses InSyncReplicas and `find_divergence`, the follower `truncation_offset`, and both the
-product's LeaderEpochCache and ClusterImage.  Messages and the log are lists.  A replica's record is
-(leader epoch, value).
+The leader's side is LeaderReplication, the follower's FollowerReplication, and metadata is in the
+product's ClusterImage.  Messages and the log are lists.  A replica's record is (leader epoch,
+value), and the size of a read is a number of records.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kafkalite.broker.replica.divergence import LogRange, find_divergence, truncation_offset
-from kafkalite.broker.replica.isr import FollowerFetch, InSyncReplicas, IsrRules, LogEnds
+from kafkalite.broker.replica.isr import InSyncReplicas, IsrRules, LogEnds
+from kafkalite.broker.replica.leader_replication import LeaderReplication
+from kafkalite.broker.replica.replica_fetch import (
+    FollowerReplication,
+    ReplicaFetch,
+    ReplicaFetchResponse,
+)
 from kafkalite.coordination.image import ClusterImage
-from kafkalite.coordination.partition_image import PartitionImage
+from kafkalite.coordination.partition_image import NO_LEADER, PartitionImage
 from kafkalite.coordination.replication.alter_partition import IsrDecision, PartitionProposal
-from kafkalite.errors import IneligibleReplica, OffsetOutOfRange
-from kafkalite.storage.state.leader_epochs import NO_EPOCH, EpochEnd, LeaderEpochCache
+from kafkalite.errors import IneligibleReplica, StaleMetadata
+from kafkalite.storage.state.leader_epochs import LeaderEpochCache
 
 PartitionId = tuple[bytes, int]
 Record = tuple[int, int]
@@ -27,96 +32,83 @@ class ReplicaLog:
     """The log of one replica, in memory."""
 
     def __init__(self) -> None:
-        self.start_offset = 0
+        self.log_start_offset = 0
         self.records: list[Record] = []
-        self.epochs = LeaderEpochCache()
-        self.high_watermark = 0
-        self.durable_offset = 0
-        self.durable_epochs: set[int] = set()
+        self.leader_epochs = LeaderEpochCache()
+        self.flushed_offset = 0
+        self.flushed_epochs: set[int] = set()
 
     @property
-    def ends(self) -> LogEnds:
-        """The end offset, and the offset to which records and their leader epochs are flushed."""
-        flushed = self.durable_offset
-        if self.epochs.epochs and self.epochs.latest not in self.durable_epochs:
-            flushed = min(flushed, self.epochs.starts[-1] - 1)
-        return LogEnds(self.end_offset, flushed)
+    def durable_offset(self) -> int:
+        """The offset to which records and their leader epochs are flushed."""
+        epochs = self.leader_epochs
+        if len(epochs) and epochs.latest not in self.flushed_epochs:
+            return min(self.flushed_offset, epochs.starts[-1] - 1)
+        return self.flushed_offset
 
     @property
     def end_offset(self) -> int:
-        return self.start_offset + len(self.records)
+        return self.log_start_offset + len(self.records)
 
-    @property
-    def last_epoch(self) -> int:
-        return self.epochs.latest if self.epochs.epochs else NO_EPOCH
-
-    def append(self, records: Sequence[Record]) -> None:
-        for record in records:
-            if record[0] != self.epochs.latest:
-                self.epochs.assign(record[0], self.end_offset)
+    def append_replicated(self, batches: Sequence[Record]) -> None:
+        for record in batches:
+            if record[0] != self.leader_epochs.latest:
+                self.leader_epochs.assign(record[0], self.end_offset)
             self.records.append(record)
 
-    def read(self, offset: int, count: int) -> list[Record]:
-        return self.records[offset - self.start_offset :][:count]
+    def read(
+        self, offset: int, size_max: int, upper_offset: int, *, whole_first: bool
+    ) -> list[Record]:
+        return self.records[offset - self.log_start_offset : upper_offset][:size_max]
 
-    def truncate(self, offset: int) -> None:
-        assert offset >= self.high_watermark, "a follower truncates what it knows as committed"
-        self.cut(offset)
+    def truncate_to(self, offset: int) -> int:
+        del self.records[max(0, offset - self.log_start_offset) :]
+        self.leader_epochs.truncate_from_end(offset)
+        self.flushed_offset = min(self.flushed_offset, offset)
+        return self.end_offset
 
-    def cut(self, offset: int) -> None:
-        del self.records[max(0, offset - self.start_offset) :]
-        self.epochs.truncate_from_end(offset)
-        self.durable_offset = min(self.durable_offset, offset)
+    def truncate_fully_and_start_at(self, offset: int) -> int:
+        self.log_start_offset, self.records = offset, []
+        self.flushed_offset = offset
+        self.leader_epochs = LeaderEpochCache()
+        return offset
+
+    def delete_records(self, offset: int) -> int:
+        if offset > self.log_start_offset:
+            del self.records[: offset - self.log_start_offset]
+            self.log_start_offset = offset
+            self.leader_epochs.truncate_from_start(offset)
+            self.flushed_offset = max(self.flushed_offset, offset)
+        return self.log_start_offset
 
     def flush(self) -> None:
-        self.durable_offset = self.end_offset
-        self.durable_epochs = {*self.epochs.epochs}
+        self.flushed_offset = self.end_offset
+        self.flushed_epochs = {*self.leader_epochs.epochs}
 
     def lose_power(self, offset: int) -> None:
         """Keep the records before an offset, and an epoch that was flushed without records."""
-        latest = self.epochs.latest
-        has_latest = latest in self.durable_epochs and self.epochs.starts[-1] == offset
-        self.cut(offset)
+        epochs = self.leader_epochs
+        latest = epochs.latest
+        has_latest = latest in self.flushed_epochs and epochs.starts[-1] == offset
+        self.truncate_to(offset)
         if has_latest:
-            self.epochs.assign(latest, offset)
+            epochs.assign(latest, offset)
         self.flush()
-
-    def restart_at(self, offset: int) -> None:
-        self.start_offset, self.records, self.high_watermark = offset, [], offset
-        self.durable_offset = offset
-        self.epochs = LeaderEpochCache()
-
-    def delete_to(self, offset: int) -> None:
-        if offset > self.start_offset:
-            del self.records[: offset - self.start_offset]
-            self.start_offset = offset
-            self.epochs.truncate_from_start(offset)
-            self.high_watermark = max(self.high_watermark, offset)
-            self.durable_offset = max(self.durable_offset, offset)
 
 
 class Fetch(NamedTuple):
-    """A fetch of a follower."""
+    """A fetch of a follower, as a message."""
 
     partition: PartitionId
-    fetch: FollowerFetch
-    leader_epoch: int
-    last_epoch: int
+    fetch: ReplicaFetch
 
 
 class FetchResponse(NamedTuple):
-    """The response to a fetch: records, or where the logs diverge, or the leader's range."""
+    """The response to a fetch, as a message."""
 
     partition: PartitionId
-    leader_epoch: int
-    offset: int
-    last_epoch: int
-    records: Sequence[Record]
-    high_watermark: int
-    epoch_start: int
-    log: LogRange
-    diverging: EpochEnd | None = None
-    is_out_of_range: bool = False
+    fetch: ReplicaFetch
+    response: ReplicaFetchResponse
 
 
 @dataclass
@@ -129,12 +121,28 @@ class PendingProduce:
 
 @dataclass
 class Replica:
-    """One replica: its log, and its state as a leader."""
+    """One replica: its log, and its state as leader or follower."""
 
     log: ReplicaLog = field(default_factory=ReplicaLog)
     partition: PartitionImage | None = None
-    isr: InSyncReplicas | None = None
+    leading: LeaderReplication | None = None
+    following: FollowerReplication | None = None
     pending: list[PendingProduce] = field(default_factory=list)
+
+    @property
+    def isr(self) -> InSyncReplicas | None:
+        return self.leading.isr if self.leading is not None else None
+
+    @property
+    def high_watermark(self) -> int:
+        if self.leading is not None:
+            return max(self.leading.isr.high_watermark, self.log.log_start_offset)
+        if self.following is not None:
+            return max(self.following.high_watermark, self.log.log_start_offset)
+        return self.log.log_start_offset
+
+    def stop(self) -> None:
+        self.partition, self.leading, self.following, self.pending = None, None, None, []
 
 
 class ReplicaNode:
@@ -157,9 +165,7 @@ class ReplicaNode:
         self.is_running = False
         self.image, self.image_offset = ClusterImage(), 0
         for replica in self.replicas.values():
-            replica.partition, replica.isr, replica.pending = None, None, []
-            # Its checkpoint may be older.
-            replica.log.high_watermark = replica.log.start_offset
+            replica.stop()
 
     def apply(self, records: Sequence[Any]) -> None:
         """Apply the next records of the metadata log."""
@@ -180,28 +186,32 @@ class ReplicaNode:
             return
         replica = self.replicas.setdefault(at, Replica())
         before, replica.partition = replica.partition, partition
+        is_same_epoch = before is not None and before.leader_epoch == partition.leader_epoch
+        high_watermark = replica.high_watermark
         if partition.leader != self.node_id:
-            replica.isr, replica.pending = None, []
+            if not is_same_epoch or replica.following is None:
+                replica.leading, replica.pending = None, []
+                replica.following = FollowerReplication(
+                    replica.log, partition.leader_epoch, self.node_id, self.node_epoch,
+                    high_watermark,
+                )  # fmt: skip
             return
-        if (
-            replica.isr is not None
-            and before is not None
-            and before.leader_epoch == partition.leader_epoch
-        ):
+        if is_same_epoch and replica.isr is not None:
             if replica.isr.update(partition):
                 self.advance(at, replica)
             return
         log = replica.log
-        replica.pending = []
-        log.epochs.assign(partition.leader_epoch, log.end_offset)
-        replica.isr = InSyncReplicas(
+        replica.following, replica.pending = None, []
+        log.leader_epochs.assign(partition.leader_epoch, log.end_offset)
+        isr = InSyncReplicas(
             partition,
             self.rules,
             self._node_epoch_of,
             epoch_start=log.end_offset,
-            high_watermark=log.high_watermark,
+            high_watermark=high_watermark,
             now_ms=self._now_ms(),
         )
+        replica.leading = LeaderReplication(isr, log, self._now_ms, ReplicaLog.read)
         self.became_leader(at, replica)
 
     def _node_epoch_of(self, node_id: int) -> int | None:
@@ -222,15 +232,14 @@ class ReplicaNode:
             return
         assert replica.partition is not None
         replica.pending.append(PendingProduce(replica.log.end_offset, value))
-        replica.log.append([(replica.partition.leader_epoch, value)])
+        replica.log.append_replicated([(replica.partition.leader_epoch, value)])
         self.advance(at, replica)
 
     def advance(self, at: PartitionId, replica: Replica) -> None:
         """Advance the high watermark and acknowledge what it covers."""
-        assert replica.isr is not None
-        replica.isr.advance(replica.log.ends, self._now_ms())
-        replica.log.high_watermark = replica.isr.high_watermark
-        while replica.pending and replica.pending[0].offset < replica.log.high_watermark:
+        assert replica.leading is not None
+        high_watermark = replica.leading.advance()
+        while replica.pending and replica.pending[0].offset < high_watermark:
             produce = replica.pending.pop(0)
             self.acknowledged(at, produce.offset, produce.value)
 
@@ -239,7 +248,8 @@ class ReplicaNode:
         replica = self.replicas.get(at)
         if replica is None or replica.isr is None:
             return None
-        isr = replica.isr.pending or replica.isr.propose(replica.log.ends, self._now_ms())
+        ends = LogEnds(replica.log.end_offset, replica.log.durable_offset)
+        isr = replica.isr.pending or replica.isr.propose(ends, self._now_ms())
         return None if isr is None else PartitionProposal(*at, isr)
 
     def decided(self, decision: IsrDecision) -> None:
@@ -260,38 +270,23 @@ class ReplicaNode:
 
     def fetched(self, message: Fetch, count_max: int) -> FetchResponse | None:
         """Handle a follower's fetch; None for an error after which it waits for its image."""
-        at, fetch = message.partition, message.fetch
+        at, fetch = message
         replica = self.replicas.get(at)
-        if replica is None or replica.isr is None or replica.partition is None:
+        if replica is None or replica.leading is None:
             return None
-        if message.leader_epoch != replica.partition.leader_epoch:
-            return None
-        if not replica.isr.has_follower(fetch.node_id):
-            return None
-        log = replica.log
-        span = LogRange(log.start_offset, log.end_offset)
-        response = FetchResponse(
-            at, message.leader_epoch, fetch.offset, message.last_epoch, (), log.high_watermark,
-            replica.isr.epoch_start, span,
-        )  # fmt: skip
         try:
-            divergence = find_divergence(log.epochs, span, fetch.offset, message.last_epoch)
-        except OffsetOutOfRange:
-            return response._replace(is_out_of_range=True)
-        if divergence is not None:
-            return response._replace(diverging=divergence)
-        records = log.read(fetch.offset, count_max)
-        if not replica.isr.fetched(fetch, span.end_offset, self._now_ms()):
+            response = replica.leading.read(fetch, count_max, whole_first=True)
+        except StaleMetadata:
             return None
         self.advance(at, replica)
-        return response._replace(records=records, high_watermark=log.high_watermark)
+        return FetchResponse(at, fetch, response)
 
     def flush(self, at: PartitionId) -> None:
         """Flush a log."""
         replica = self.replicas.get(at)
         if replica is not None:
             replica.log.flush()
-            if replica.isr is not None:
+            if replica.leading is not None:
                 self.advance(at, replica)
 
     # -- follower ----------------------------------------------------------------------------
@@ -299,43 +294,14 @@ class ReplicaNode:
     def fetch(self, at: PartitionId) -> tuple[int, Fetch] | None:
         """Return the leader and the fetch that a follower sends now."""
         replica = self.replicas.get(at)
-        if replica is None or replica.partition is None or replica.isr is not None:
+        if replica is None or replica.partition is None or replica.following is None:
             return None
-        log, partition = replica.log, replica.partition
-        if partition.leader < 0:
+        if replica.partition.leader == NO_LEADER:
             return None
-        fetch = FollowerFetch(self.node_id, self.node_epoch, *log.ends)
-        return partition.leader, Fetch(at, fetch, partition.leader_epoch, log.last_epoch)
+        return replica.partition.leader, Fetch(at, replica.following.next_fetch())
 
-    def received(self, response: FetchResponse) -> None:
-        """Handle the leader's response; one of an older state is ignored."""
-        replica = self.replicas.get(response.partition)
-        if replica is None or replica.partition is None or replica.isr is not None:
-            return
-        log = replica.log
-        if self._is_outdated(replica, response):
-            return
-        if response.is_out_of_range:
-            if response.log.start_offset > log.end_offset:
-                log.restart_at(response.log.start_offset)
-            elif response.log.end_offset < log.end_offset:
-                log.truncate(response.log.end_offset)
-            return
-        if response.diverging is not None:
-            log.truncate(truncation_offset(response.diverging, log.epochs, log.end_offset))
-            return
-        if log.end_offset == response.epoch_start and log.last_epoch < response.leader_epoch:
-            log.epochs.assign(response.leader_epoch, log.end_offset)
-        log.append(response.records)
-        log.high_watermark = max(
-            log.high_watermark, min(response.high_watermark, log.end_offset)
-        )
-        log.delete_to(min(response.log.start_offset, log.high_watermark))
-
-    def _is_outdated(self, replica: Replica, response: FetchResponse) -> bool:
-        assert replica.partition is not None
-        return (
-            response.leader_epoch != replica.partition.leader_epoch
-            or response.offset != replica.log.end_offset
-            or response.last_epoch != replica.log.last_epoch
-        )
+    def received(self, message: FetchResponse) -> None:
+        """Handle the leader's response."""
+        replica = self.replicas.get(message.partition)
+        if replica is not None and replica.following is not None:
+            replica.following.apply(message.fetch, message.response)

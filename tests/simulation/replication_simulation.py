@@ -7,7 +7,7 @@ are replaced, and the controller's decisions.  After each event these hold:
 - a record that was visible at an offset (below a leader's high watermark) never changes
 - an elected leader has every record that was visible or acknowledged before
 - a leader epoch has one leader
-- a follower never truncates records below its high watermark (ReplicaLog.truncate)
+- a follower never truncates records below its high watermark (FollowerReplication raises)
 
 Once all is healed, every partition has a leader, all replicas are in sync and have the same log.
 
@@ -290,7 +290,7 @@ class ReplicationSimulation:
             node.stop()
             for replica in node.replicas.values():
                 log = replica.log
-                kept = max(log.start_offset, log.durable_offset)
+                kept = max(log.log_start_offset, log.flushed_offset)
                 log.lose_power(self.random.randint(kept, log.end_offset))
             self._set_state(node.node_id, fenced=True)
         self.messages.clear()
@@ -311,7 +311,9 @@ class ReplicationSimulation:
             if node.node_id not in partition.replicas:
                 continue
             log = node.replicas[at].log
-            ends[node.node_id] = ReplicaLogEnd(node.node_id, log.last_epoch, log.end_offset)
+            ends[node.node_id] = ReplicaLogEnd(
+                node.node_id, log.leader_epochs.latest, log.end_offset
+            )
             topic = self.image.topics_by_id[at[0]]
             self.commit(
                 leadership.complete_recovery(
@@ -361,8 +363,10 @@ class ReplicationSimulation:
         replica = self.any_node().replicas.get(at)
         if replica is not None and replica.isr is not None:
             log = replica.log
-            log.delete_to(self.random.randint(log.start_offset, log.high_watermark))
-            self.deleted_to[at] = max(self.deleted_to[at], log.start_offset)
+            log.delete_records(
+                self.random.randint(log.log_start_offset, replica.high_watermark)
+            )
+            self.deleted_to[at] = max(self.deleted_to[at], log.log_start_offset)
 
     # -- checks ------------------------------------------------------------------------------
 
@@ -386,9 +390,9 @@ class ReplicationSimulation:
     def _check_complete(self, at: PartitionId, replica: Replica) -> None:
         log = replica.log
         for offset, (_, value) in self.visible[at].items():
-            if offset >= max(log.start_offset, self.deleted_to[at]):
+            if offset >= max(log.log_start_offset, self.deleted_to[at]):
                 assert offset < log.end_offset, f"the leader lacks offset {offset}"
-                found = log.records[offset - log.start_offset]
+                found = log.records[offset - log.log_start_offset]
                 assert found[1] == value, f"the leader has another record at {offset}"
 
     def check(self) -> None:
@@ -396,11 +400,11 @@ class ReplicationSimulation:
         for node in self.nodes.values():
             for at, replica in node.replicas.items():
                 log = replica.log
-                assert log.high_watermark <= log.end_offset
+                assert replica.high_watermark <= log.end_offset
                 if replica.isr is None:
                     continue
-                for offset in range(log.start_offset, log.high_watermark):
-                    record = log.records[offset - log.start_offset]
+                for offset in range(log.log_start_offset, replica.high_watermark):
+                    record = log.records[offset - log.log_start_offset]
                     known = self.visible[at].setdefault(offset, record)
                     assert known[1] == record[1], f"the record at {offset} has changed"
 
@@ -421,12 +425,13 @@ class ReplicationSimulation:
             assert partition.leader != NO_LEADER, f"no leader: {partition}"
             assert set(partition.isr) == set(partition.replicas), f"not in sync: {partition}"
             assert not partition.adding and not partition.removing and not partition.elr
-            logs = [self.nodes[n].replicas[at].log for n in partition.replicas]
+            replicas = [self.nodes[n].replicas[at] for n in partition.replicas]
+            logs = [replica.log for replica in replicas]
             leader = self.nodes[partition.leader].replicas[at]
             self._check_complete(at, leader)
-            assert all(log.high_watermark == log.end_offset for log in logs), "not committed"
-            start = max(log.start_offset for log in logs)
-            tails = [log.records[start - log.start_offset :] for log in logs]
+            assert all(map(is_committed, replicas)), "not committed"
+            start = max(log.log_start_offset for log in logs)
+            tails = [log.records[start - log.log_start_offset :] for log in logs]
             assert all(tail == tails[0] for tail in tails), "replicas differ"
 
     def _heal_once(self) -> None:
@@ -454,9 +459,14 @@ class ReplicationSimulation:
             partition = self.partition(at)
             if partition.leader == NO_LEADER or set(partition.isr) != set(partition.replicas):
                 return False
-            logs = [self.nodes[n].replicas[at].log for n in partition.replicas]
-            if any(log.high_watermark != log.end_offset for log in logs):
+            replicas = [self.nodes[n].replicas[at] for n in partition.replicas]
+            if not all(map(is_committed, replicas)):
                 return False
             if partition.adding or partition.removing:
                 return False
         return True
+
+
+def is_committed(replica: Replica) -> bool:
+    """Return whether all records of a log are below the high watermark."""
+    return replica.high_watermark == replica.log.end_offset

@@ -14,37 +14,54 @@ Left out: a caller in the broker, which leads partitions with one replica only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, Protocol
 
 from kafkalite.broker.replica.divergence import LogRange, find_divergence
-from kafkalite.broker.replica.isr import FollowerFetch, InSyncReplicas, LogEnds
-from kafkalite.errors import NotEnoughReplicas, NotLeaderOrFollower, UnknownLeaderEpoch
-from kafkalite.storage.log.log_reader import read
+from kafkalite.broker.replica.isr import InSyncReplicas, LogEnds
+from kafkalite.broker.replica.replica_fetch import ReplicaFetch, ReplicaFetchResponse
+from kafkalite.errors import (
+    FencedLeaderEpoch,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    UnknownLeaderEpoch,
+)
+from kafkalite.storage.log import log_reader
+from kafkalite.storage.state.leader_epochs import LeaderEpochCache
 
-if TYPE_CHECKING:
-    from kafkalite.records.file_slice import FileSlice
-    from kafkalite.storage.log.log import Log
-    from kafkalite.storage.state.leader_epochs import EpochEnd
 
+class LeaderLog(Protocol):
+    """The attributes of a log that its leader uses (storage/log/log.py)."""
 
-class FollowerRead(NamedTuple):
-    """The result of a follower's fetch."""
+    leader_epochs: LeaderEpochCache
+    log_start_offset: int
 
-    records: FileSlice | None
-    high_watermark: int
-    log: LogRange
-    diverging: EpochEnd | None = None
+    @property
+    def end_offset(self) -> int:
+        """The log end offset."""
+
+    @property
+    def durable_offset(self) -> int:
+        """The end of the flushed records."""
 
 
 class LeaderReplication:
     """The replication of one partition by its leader, in one leader epoch."""
 
-    __slots__ = ("_log", "_now_ms", "isr")
+    __slots__ = ("_log", "_now_ms", "_read", "isr")
 
-    def __init__(self, isr: InSyncReplicas, log: Log, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        isr: InSyncReplicas,
+        log: LeaderLog,
+        now_ms: Callable[[], int],
+        read: Callable[..., Any] = log_reader.read,
+    ) -> None:
+        """Begin to lead; `read` reads the log as log_reader.read does."""
         self.isr = isr
         self._log = log
         self._now_ms = now_ms
+        self._read = read
 
     def check_min_isr(self) -> None:
         """Raise NotEnoughReplicas if a record could not be committed now."""
@@ -58,21 +75,33 @@ class LeaderReplication:
         return self.isr.high_watermark
 
     def read(
-        self, fetch: FollowerFetch, last_fetched_epoch: int, size_max: int, *, whole_first: bool
-    ) -> FollowerRead:
+        self, fetch: ReplicaFetch, size_max: int, *, whole_first: bool
+    ) -> ReplicaFetchResponse:
         """Return the records after a follower's log end, or where its log diverges.
 
-        Raises UnknownLeaderEpoch for a node that is no replica here, NotLeaderOrFollower for an
-        older process of it, and OffsetOutOfRange.
+        Raises FencedLeaderEpoch and UnknownLeaderEpoch for another leader epoch, the latter also
+        for a node that is no replica here, and NotLeaderOrFollower for an older process of it.
         """
-        log = self._log
-        if not self.isr.has_follower(fetch.node_id):
+        log, isr, follower = self._log, self.isr, fetch.follower
+        if fetch.leader_epoch < isr.partition.leader_epoch:
+            raise FencedLeaderEpoch()
+        if fetch.leader_epoch > isr.partition.leader_epoch or not isr.has_follower(
+            follower.node_id
+        ):
             raise UnknownLeaderEpoch()  # its image is newer: it retries until this node has it
         span = LogRange(log.log_start_offset, log.end_offset)
-        found = find_divergence(log.leader_epochs, span, fetch.offset, last_fetched_epoch)
-        if found is not None:
-            return FollowerRead(None, self.isr.high_watermark, span, found)
-        records = read(log, fetch.offset, size_max, span.end_offset, whole_first=whole_first)
-        if not self.isr.fetched(fetch, span.end_offset, self._now_ms()):
+        response = ReplicaFetchResponse(span, isr.high_watermark, isr.epoch_start)
+        try:
+            diverging = find_divergence(
+                log.leader_epochs, span, follower.offset, fetch.last_fetched_epoch
+            )
+        except OffsetOutOfRange:
+            return response._replace(is_out_of_range=True)
+        if diverging is not None:
+            return response._replace(diverging=diverging)
+        records = self._read(
+            log, follower.offset, size_max, span.end_offset, whole_first=whole_first
+        )
+        if not isr.fetched(follower, span.end_offset, self._now_ms()):
             raise NotLeaderOrFollower()
-        return FollowerRead(records, self.advance(), span)
+        return response._replace(records=records, high_watermark=self.advance())
