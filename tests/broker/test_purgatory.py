@@ -57,6 +57,7 @@ class Partition:
     """Number of looks and reads, for all partitions together."""
 
     log = SimpleNamespace(log_start_offset=0)
+    replication = None
     last_stable_offset = 0
 
     def __init__(self, index=0, high_watermark=0):
