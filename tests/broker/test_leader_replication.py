@@ -76,6 +76,14 @@ class Replicas:
         assert follower.apply(fetch, response)
         self.high_watermarks[node_id] = follower.high_watermark
 
+    def commit(self, *values: bytes) -> None:
+        """Append records, and let both followers fetch until they are committed."""
+        for value in values:
+            self.append(value)
+        for node_id in (2, 3, 2, 3):
+            self.replicate(node_id)
+        assert self.partition.advance()
+
     def append(self, value: bytes) -> int:
         return self.partition.append(batch(value)).last_offset
 
@@ -147,21 +155,13 @@ def test_fetch_of_an_older_process_is_refused(replicas):
 
 
 def test_fetch_below_the_log_start_is_out_of_range(replicas):
-    for value in (b"a", b"b"):
-        replicas.append(value)
-    for node_id in (2, 3, 2, 3):
-        replicas.replicate(node_id)
-    replicas.partition.advance()
+    replicas.commit(b"a", b"b")
     replicas.logs[1].delete_records(2)
     assert replicas.read(2, offset=1).is_out_of_range
 
 
 def test_follower_below_the_log_start_begins_there(replicas):
-    for value in (b"a", b"b"):
-        replicas.append(value)
-    for node_id in (2, 3, 2, 3):
-        replicas.replicate(node_id)
-    replicas.partition.advance()
+    replicas.commit(b"a", b"b")
     replicas.logs[1].delete_records(2)
     replicas.logs[3].truncate_fully_and_start_at(0)
     replicas.high_watermarks[3] = 0
@@ -173,11 +173,7 @@ def test_follower_below_the_log_start_begins_there(replicas):
 
 
 def test_follower_deletes_what_the_leader_has_deleted(replicas):
-    for value in (b"a", b"b"):
-        replicas.append(value)
-    for node_id in (2, 3, 2, 3):
-        replicas.replicate(node_id)
-    replicas.partition.advance()
+    replicas.commit(b"a", b"b")
     replicas.logs[1].delete_records(1)
     replicas.replicate(2)
     assert replicas.logs[2].log_start_offset == 1

@@ -130,7 +130,7 @@ class Churn:
         ]
         self.recoveries: dict[str, list[float]] = defaultdict(list)
         self.events: list[str] = []
-        """What the members reported, with times."""
+        """The reports of the members, with times."""
 
     @property
     def generations(self) -> int:

@@ -270,6 +270,7 @@ def read(
     failed = False
     for item in items:
         _, index, partition, error, leader_epoch, offset, fetched_epoch, size_max = item
+        resumed, unfinished = unfinished, None
         if partition is None:
             assert error is not None
             failed = True
@@ -283,10 +284,9 @@ def read(
             if diverging is None:
                 size_max = max(0, min(size_max, max_bytes - size))
                 if is_committed:
-                    found = unfinished or partition.read_committed(
+                    found = resumed or partition.read_committed(
                         offset, size_max, aborted_left, whole_first=not size
                     )
-                    unfinished = None
                     if found is not None:
                         if not found.step(budget):
                             return results, size, failed, found
@@ -301,7 +301,6 @@ def read(
                 failed = True
         except (KafkaError, OSError) as raised:
             failed = True
-            unfinished = None
             results.append(_failed(item, raised))
             continue
         if records is not None:

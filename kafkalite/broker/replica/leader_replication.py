@@ -14,11 +14,15 @@ Left out: a caller in the broker, which leads partitions with one replica only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from kafkalite.broker.replica.divergence import LogRange, find_divergence
 from kafkalite.broker.replica.isr import InSyncReplicas, LogEnds
-from kafkalite.broker.replica.replica_fetch import ReplicaFetch, ReplicaFetchResponse
+from kafkalite.broker.replica.replica_fetch import (
+    ReplicaFetch,
+    ReplicaFetchResponse,
+    ReplicatedLog,
+)
 from kafkalite.errors import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
@@ -27,22 +31,6 @@ from kafkalite.errors import (
     UnknownLeaderEpoch,
 )
 from kafkalite.storage.log import log_reader
-from kafkalite.storage.state.leader_epochs import LeaderEpochCache
-
-
-class LeaderLog(Protocol):
-    """The attributes of a log that its leader uses (storage/log/log.py)."""
-
-    leader_epochs: LeaderEpochCache
-    log_start_offset: int
-
-    @property
-    def end_offset(self) -> int:
-        """The log end offset."""
-
-    @property
-    def durable_offset(self) -> int:
-        """The end of the flushed records."""
 
 
 class LeaderReplication:
@@ -53,7 +41,7 @@ class LeaderReplication:
     def __init__(
         self,
         isr: InSyncReplicas,
-        log: LeaderLog,
+        log: ReplicatedLog,
         now_ms: Callable[[], int],
         read: Callable[..., Any] = log_reader.read,
     ) -> None:

@@ -43,8 +43,8 @@ class ReplicaFetchResponse(NamedTuple):
     """True if the fetch offset is not in the leader's log."""
 
 
-class FollowerLog(Protocol):
-    """The methods of a log that a follower uses (storage/log/log.py)."""
+class ReplicatedLog(Protocol):
+    """The attributes of a log that its leader and its followers use (storage/log/log.py)."""
 
     leader_epochs: LeaderEpochCache
     log_start_offset: int
@@ -56,6 +56,10 @@ class FollowerLog(Protocol):
     @property
     def durable_offset(self) -> int:
         """The end of the flushed records."""
+
+
+class FollowerLog(ReplicatedLog, Protocol):
+    """The methods of a log that a follower uses."""
 
     def append_replicated(self, batches: Any) -> Any:
         """Append batches of the leader as they are."""
