@@ -18,8 +18,9 @@ from kafkalite.broker.controller import metadata_log
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
-from kafkalite.coordination.controller import Controller, NewTopic, PartitionGrowth, TopicDefaults
+from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import NodeImage
+from kafkalite.coordination.topics import NewTopic, PartitionGrowth, TopicDefaults
 from kafkalite.errors import Fatal, KafkaStorageError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records.batch import batches

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from kafkalite.coordination.controller import Controller, NewTopic, PartitionGrowth, TopicDefaults
+from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import TopicImage
+from kafkalite.coordination.topics import NewTopic, PartitionGrowth, TopicDefaults
 
 DEDICATED = {"worker.dedicated": "true"}
 

@@ -7,8 +7,9 @@ import pytest
 from kafkalite.config.resources import SCOPES, Resource
 from kafkalite.coordination import configs
 from kafkalite.coordination.configs import ConfigAlteration, ConfigChange, ConfigOperation
-from kafkalite.coordination.controller import Controller, NewTopic
+from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import config_records
+from kafkalite.coordination.topics import NewTopic
 from kafkalite.errors import (
     BrokerIdNotRegistered,
     InvalidConfig,

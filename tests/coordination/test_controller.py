@@ -6,15 +6,15 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
-from kafkalite.coordination.controller import (
+from kafkalite.coordination.controller import Controller
+from kafkalite.coordination.image import ClusterImage, PartitionImage, TopicImage
+from kafkalite.coordination.placement import PartitionMove
+from kafkalite.coordination.topics import (
     NEW_PARTITIONS_MAX,
-    Controller,
     NewTopic,
     PartitionGrowth,
     TopicDefaults,
 )
-from kafkalite.coordination.image import ClusterImage, PartitionImage, TopicImage
-from kafkalite.coordination.placement import PartitionMove
 from kafkalite.protocol.schemas import internal
 from tests.coordination.factories import cluster_of, create, do, grow, leaders_of, topic_id
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from kafkalite.coordination.controller import Controller, NewTopic
+from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.leader_epochs import EpochRenewal
 from kafkalite.coordination.placement import PartitionMove
+from kafkalite.coordination.topics import NewTopic
 from tests.coordination.factories import cluster_of, create, do, epochs_of, leaders_of
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kafkalite.config.broker import WORKERS_MAX
-from kafkalite.coordination.controller import Controller, NewTopic, PartitionGrowth, TopicDefaults
+from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import NodeImage, topic_records
 from kafkalite.coordination.partition_image import PartitionImage
 from kafkalite.coordination.placement import PartitionMove, PlacementLimits
+from kafkalite.coordination.topics import NewTopic, PartitionGrowth, TopicDefaults
 from kafkalite.errors import InvalidReplicaAssignment, InvalidRequest, PolicyViolation
 from kafkalite.protocol.schemas import internal
 from tests.coordination.factories import (

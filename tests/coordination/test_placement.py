@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kafkalite.coordination.controller import Controller, NewTopic, PartitionGrowth
+from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.placement import (
     CoordinatorType,
     PartitionMove,
@@ -19,6 +19,7 @@ from kafkalite.coordination.placement import (
     drain_moves,
     rebalance_moves,
 )
+from kafkalite.coordination.topics import NewTopic, PartitionGrowth
 from tests.coordination.factories import (
     DEDICATED,
     cluster_of,

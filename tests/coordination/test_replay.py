@@ -14,13 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kafkalite.config.resources import Resource
 from kafkalite.coordination.configs import ConfigAlteration, ConfigChange
-from kafkalite.coordination.controller import (
-    DEFAULT,
-    Controller,
-    NewTopic,
-    PartitionGrowth,
-    TopicDefaults,
-)
+from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import SUPERVISOR_ID, TopicImage
 from kafkalite.coordination.placement import (
     PartitionMove,
@@ -28,6 +22,7 @@ from kafkalite.coordination.placement import (
     drain_moves,
     rebalance_moves,
 )
+from kafkalite.coordination.topics import DEFAULT, NewTopic, PartitionGrowth, TopicDefaults
 from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.schemas import internal
 

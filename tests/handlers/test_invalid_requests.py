@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kafkalite.broker.served_apis import SERVED, Handler
-from kafkalite.coordination import controller
+from kafkalite.coordination import topics as topic_decisions
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.transport.connection import Disconnect
@@ -59,7 +59,7 @@ def still_serves(node) -> bool:
 
 @pytest.fixture(autouse=True)
 def few_partitions(monkeypatch):
-    monkeypatch.setattr(controller, "NEW_PARTITIONS_MAX", 3)
+    monkeypatch.setattr(topic_decisions, "NEW_PARTITIONS_MAX", 3)
 
 
 @pytest.mark.parametrize(("handler", "version"), EVERY)

@@ -10,7 +10,7 @@ from kafkalite import errors
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.handlers.reassignments import alter_partition_reassignments
 from kafkalite.broker.security import Authorizer
-from kafkalite.coordination.controller import NewTopic
+from kafkalite.coordination.topics import NewTopic
 from kafkalite.protocol.schemas.topics import (
     ALTER_PARTITION_REASSIGNMENTS,
     ALTER_REPLICA_LOG_DIRS,

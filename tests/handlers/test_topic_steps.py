@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+from functools import partial
 
 import pytest
 
@@ -11,8 +12,8 @@ from kafkalite import errors
 from kafkalite.broker.controller import decisions
 from kafkalite.broker.replica.reconciler import STEP_MS, AwaitedPartition
 from kafkalite.config.settings import Settings
-from kafkalite.coordination import controller
-from kafkalite.coordination.controller import PartitionGrowth
+from kafkalite.coordination import topics as topic_decisions
+from kafkalite.coordination.topics import PartitionGrowth
 from kafkalite.protocol.schemas.internal import REMOVE_TOPIC, TOPIC
 from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tests.handlers.test_topics import create
@@ -127,19 +128,19 @@ def test_total_size_reads_only_changed_logs(broker, monkeypatch):
     assert (replicas.led_count, replicas.total_size()) == (2, 0)
 
 
-def test_partition_directory_name_above_255_bytes_is_refused(broker):
+def test_partition_directory_name_above_255_bytes_is_refused(broker, monkeypatch):
     name = "n" * 249
     answers = create(
         broker, {"name": name, "num_partitions": 1, "replication_factor": 1}
     )  # fmt: skip
     assert answers[name].error_code == 0
     machine = broker.node.local_controller.machine
-    growth = PartitionGrowth(name, 100_001)
-    with pytest.raises(errors.InvalidPartitions, match="longer than 255"):
-        machine._more_partitions(machine.image.topics[name], growth, 1 << 20)
-    assert len(machine._more_partitions(
-        machine.image.topics[name], PartitionGrowth(name, 100_000), 1 << 20
-    )) == 99_999  # fmt: skip
+    machine_grows = partial(machine.create_partitions, validate_only=True)
+    monkeypatch.setattr(topic_decisions, "NEW_PARTITIONS_MAX", 1 << 20)
+    with_long_name = machine_grows([PartitionGrowth(name, 100_001)]).response[name]
+    assert isinstance(with_long_name, errors.InvalidPartitions)
+    assert "longer than 255" in str(with_long_name)
+    assert machine_grows([PartitionGrowth(name, 100_000)]).response[name] is None
 
 
 def test_log_that_cannot_be_created_is_offline(broker, monkeypatch):
@@ -178,7 +179,7 @@ def decided(broker, slow_disk, monkeypatch):
 
 
 def test_create_topics_is_decided_in_parts(broker, monkeypatch, decided):
-    monkeypatch.setattr(controller, "NEW_PARTITIONS_MAX", 9)
+    monkeypatch.setattr(topic_decisions, "NEW_PARTITIONS_MAX", 9)
     names = [f"t{i}" for i in range(11)]
     answers = create(
         broker,
@@ -234,7 +235,7 @@ def test_create_partitions_is_decided_in_parts(broker, monkeypatch, decided):
     for name in names:
         broker.create(name, 1)
     decided.clear()
-    monkeypatch.setattr(controller, "NEW_PARTITIONS_MAX", 17)
+    monkeypatch.setattr(topic_decisions, "NEW_PARTITIONS_MAX", 17)
     grown = [{"name": name, "count": 3, "assignments": None} for name in names]
     answer = broker.request(
         CREATE_PARTITIONS, 3, topics=grown, timeout_ms=1_000, validate_only=True

@@ -10,7 +10,7 @@ import pytest
 from kafkalite import errors
 from kafkalite.broker.security import AclOperation
 from kafkalite.config.topic import RETENTION_MS
-from kafkalite.coordination.controller import NEW_PARTITIONS_MAX
+from kafkalite.coordination.topics import NEW_PARTITIONS_MAX
 from kafkalite.ids import NO_ID, new_id
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.topics import (

@@ -15,11 +15,12 @@ from kafkalite.broker.controller.metadata_log import MetadataLog
 from kafkalite.broker.controller.topic_creation import create_internal_topic, create_topics
 from kafkalite.broker.future import Future
 from kafkalite.broker.machine_host import MachineHost
-from kafkalite.coordination.controller import Controller, NewTopic
+from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.features import SUPPORTED_LEVELS, SupportedLevels
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.producer_ids import ProducerIdBlock
+from kafkalite.coordination.topics import NewTopic
 from kafkalite.errors import KafkaError, Refusal
 
 if TYPE_CHECKING:

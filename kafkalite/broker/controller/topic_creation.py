@@ -12,9 +12,10 @@ from kafkalite.broker.controller.decisions import DecisionSequence
 from kafkalite.broker.internal_topics import INTERNAL_TOPICS, internal_config
 from kafkalite.broker.node_settings import placement_limits
 from kafkalite.config.broker import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS
-from kafkalite.coordination.controller import Controller, NewTopic, TopicDefaults
+from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import TopicImage
 from kafkalite.coordination.machine import DecisionResult
+from kafkalite.coordination.topics import NewTopic, TopicDefaults
 from kafkalite.errors import KafkaError
 from kafkalite.ids import new_id
 

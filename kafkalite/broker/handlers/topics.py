@@ -49,9 +49,10 @@ from kafkalite.config.broker import (
 )
 from kafkalite.config.settings import value_text
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
-from kafkalite.coordination.controller import Controller, NewTopic, PartitionGrowth
+from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import TopicImage
 from kafkalite.coordination.machine import DecisionResult
+from kafkalite.coordination.topics import NewTopic, PartitionGrowth
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
     ElectionNotNeeded,
