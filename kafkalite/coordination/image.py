@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import Any, NamedTuple
 
 from kafkalite.config.resources import SCOPES, Resource
@@ -51,7 +51,7 @@ DELETED_MAX = 10_000
 """Maximum number of deleted topics in the image."""
 
 RUN_MAX = 10_000
-"""Maximum number of partitions in one record."""
+"""Maximum number of replicas in one record of new partitions."""
 
 
 class NodeImage(NamedTuple):
@@ -164,6 +164,15 @@ class ClusterImage:
         """Return the number of partitions that a node leads."""
         return self._led_count[node_id]
 
+    def sole_replica_count(self, node_id: int) -> int:
+        """Return the number of partitions whose only replica is on a node."""
+        return sum(not partition.is_replicated for _, _, partition in self.replicas_on(node_id))
+
+    def replica_count(self, node_id: int, topic_id: bytes | None = None) -> int:
+        """Return the number of replicas on a node, of all topics or of one."""
+        counts = self._replica_count.get(node_id, {})
+        return sum(counts.values()) if topic_id is None else counts.get(topic_id, 0)
+
     def replicas_on(self, node_id: int) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
         """Yield the partitions with a replica on a node, as (topic, index, partition)."""
         for topic_id, count in self._replica_count.get(node_id, {}).items():
@@ -269,12 +278,14 @@ class ClusterImage:
         fields = record.fields
         topic = self.topics_by_id[fields["topic_id"]]
         topic.cached_partitions = None
-        partitions, leaders = topic.partitions, fields["leaders"]
+        partitions, replicas, factor = topic.partitions, fields["replicas"], fields["factor"]
         assert fields["first"] == len(partitions), "new partitions come behind those there are"
-        partitions.update(enumerate(map(new_partition, leaders), len(partitions)))
-        for leader, count in Counter(leaders).items():
-            self._led_count[leader] += count
-            self._count_replicas(topic.topic_id, (leader,), count)
+        assert factor >= 1 and len(replicas) % factor == 0, "all partitions have all replicas"
+        ranks = [replicas[rank::factor] for rank in range(factor)]
+        partitions.update(enumerate(map(new_partition, *ranks), len(partitions)))
+        self._led_count.update(ranks[0])
+        for node_id, count in Counter(replicas).items():
+            self._count_replicas(topic.topic_id, (node_id,), count)
 
     def _remove_topic(self, record: TypedRecord) -> None:
         topic = self.topics_by_id.pop(record.fields["topic_id"])
@@ -340,14 +351,19 @@ def topic_records(topic: TopicImage) -> Iterator[TypedRecord]:
 def new_partition_records(
     topic_id: bytes, partitions: dict[int, PartitionImage]
 ) -> Iterator[TypedRecord]:
-    """Yield the records that add consecutive partitions: one per run of new ones."""
-    for is_new, run in groupby(partitions.items(), lambda item: item[1].is_new):
-        if not is_new:
+    """Yield the records that add consecutive partitions: one per run of new ones of a factor."""
+    for factor, run in groupby(partitions.items(), lambda item: _factor_of_new(item[1])):
+        if not factor:
             yield from partition_records(topic_id, dict(run))
             continue
-        while some := list(islice(run, RUN_MAX)):
-            leaders = [partition.leader for _, partition in some]
-            yield PARTITIONS(topic_id=topic_id, first=some[0][0], leaders=leaders)
+        while some := list(islice(run, max(1, RUN_MAX // factor))):
+            replicas = [*chain.from_iterable(partition.replicas for _, partition in some)]
+            yield PARTITIONS(topic_id=topic_id, first=some[0][0], replicas=replicas, factor=factor)
+
+
+def _factor_of_new(partition: PartitionImage) -> int:
+    """Return the number of replicas of a new partition, 0 of another one."""
+    return len(partition.replicas) if partition.is_new else 0
 
 
 def partition_records(

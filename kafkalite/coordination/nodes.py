@@ -8,8 +8,11 @@
 Each function reads the image and returns a response and its records.  A partition that gets another
 leader gets the next leader epoch.
 
-Left out: the ids of the nodes registered at start come from outside the controller, so the id of a
-removed worker may be used again at a later start; only ids that the controller chose are not.
+Left out: leaders of partitions with several replicas, which replication/ decides about.  A worker
+keeps such replicas when it is drained, and is not removed while it has any.
+
+The ids of the nodes registered at start come from outside the controller, so the id of a removed
+worker may be used again at a later start; only ids that the controller chose are not.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 
 from kafkalite.config.broker import WORKERS_MAX
+from kafkalite.coordination.followers import FollowerPlacement
 from kafkalite.coordination.image import (
     SUPERVISOR_ID,
     ClusterImage,
@@ -27,6 +31,7 @@ from kafkalite.coordination.image import (
     node_record,
 )
 from kafkalite.coordination.machine import DecisionResult
+from kafkalite.coordination.partition_image import Nodes
 from kafkalite.coordination.placement import (
     NodeLoads,
     PartitionMove,
@@ -61,6 +66,7 @@ class Placer:
         self.created: list[NodeImage] = []
         """The dedicated nodes that this decision creates."""
         self._load = NodeLoads(image, leading(nodes, limits), sizes)
+        self._followers = FollowerPlacement(image, nodes)
         self._sizes = sizes
         self._next_node_id = next_node_id
 
@@ -81,6 +87,15 @@ class Placer:
         """Return a shared worker for each of these partitions of a topic."""
         sizes = [self._sizes.get((topic_id, index), 0) for index in indexes]
         return dict(zip(indexes, self._load.place(topic_id, sizes), strict=True))
+
+    @property
+    def factor_max(self) -> int:
+        """The highest replication factor: replicas of a partition are on different nodes."""
+        return self._followers.node_count
+
+    def replicate(self, topic_id: bytes, indexes: Sequence[int], factor: int) -> dict[int, Nodes]:
+        """Return the nodes of the replicas of each of these partitions of a topic."""
+        return self._followers.place(topic_id, self.share(topic_id, indexes), factor)
 
     def dedicate(self, indexes: Sequence[int]) -> dict[int, int]:
         """Create a dedicated node for each partition."""
@@ -159,7 +174,11 @@ def _settled_leaders(
     topic: TopicImage, nodes: Mapping[int, NodeImage], placer: Placer
 ) -> dict[int, int]:
     """Return the new leaders of the partitions of a topic whose leader has to change."""
-    leaders = {index: partition.leader for index, partition in topic.partitions.items()}
+    leaders = {
+        index: partition.leader
+        for index, partition in topic.partitions.items()
+        if not partition.is_replicated
+    }
     if topic.internal or not placer.dedicates:
         return {i: SUPERVISOR_ID for i, leader in leaders.items() if leader != SUPERVISOR_ID}
     alone: list[int] = []
@@ -206,7 +225,7 @@ def add(image: ClusterImage) -> DecisionResult[int]:
 
 
 def remove(image: ClusterImage, node_id: int) -> DecisionResult[None]:
-    """Remove a worker that leads no partitions."""
+    """Remove a worker that leads no partitions and has no replicas."""
     node = _worker(image, node_id)
     led_count = image.led_count(node_id)
     if node.dedicated:
@@ -215,6 +234,12 @@ def remove(image: ClusterImage, node_id: int) -> DecisionResult[None]:
         raise InvalidRequest(
             f"Node {node_id} still leads {led_count} partitions; drain it first:"
             f" kafkalite node drain {node_id}."
+        )
+    replica_count = image.replica_count(node_id)
+    if replica_count:
+        raise InvalidRequest(
+            f"Node {node_id} has replicas of {replica_count} partitions; they would be lost. Delete"
+            " their topics first."
         )
     _check_others(image, node_id)
     return DecisionResult(None, [REMOVE_NODE(node_id=node_id)])
@@ -264,8 +289,8 @@ def move(
 ) -> DecisionResult[list[PartitionMove]]:
     """Move partitions to other workers; return the moves that are still valid.
 
-    A partition stays if it has another leader by now, is deleted, or is led by a dedicated worker;
-    a node that may not get partitions is no target.
+    A partition stays if it has another leader by now, is deleted, has several replicas, or is led
+    by a dedicated worker; a node that may not get partitions is no target.
     """
     targets = set(image.workers) & set(image.placeable)
     granted: dict[tuple[bytes, int], PartitionMove] = {}
@@ -278,7 +303,8 @@ def move(
             and partition is not None
             and partition.leader == wanted.from_node != wanted.to_node
             and wanted.to_node in targets
-            and not (topic.internal or _is_dedicated(image.nodes, wanted.from_node))
+            and not (topic.internal or partition.is_replicated)
+            and not _is_dedicated(image.nodes, wanted.from_node)
             and wanted[:2] not in granted
         ):
             granted[wanted[:2]] = wanted

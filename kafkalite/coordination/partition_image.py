@@ -55,8 +55,13 @@ class PartitionImage(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """True if the partition is as it was created, with one replica."""
-        return self == new_partition(self.leader)
+        """True if the partition is as it was created, with all replicas in sync."""
+        return bool(self.replicas) and self == new_partition(*self.replicas)
+
+    @property
+    def is_replicated(self) -> bool:
+        """True if the partition has more than one replica."""
+        return len(self.replicas) > 1
 
     @property
     def original_factor(self) -> int:
@@ -86,10 +91,9 @@ class PartitionImage(NamedTuple):
 
 
 @lru_cache(maxsize=1_000)
-def new_partition(leader: int) -> PartitionImage:
-    """Return a new partition on a node; equal partitions share one object."""
-    nodes = (leader,)
-    return PartitionImage(leader, 0, nodes, nodes)
+def new_partition(*replicas: int) -> PartitionImage:
+    """Return a new partition, led by the first replica; equal partitions share one object."""
+    return PartitionImage(replicas[0], 0, replicas, replicas)
 
 
 NODE_FIELDS = ("replicas", "isr", "adding", "removing", "elr", "last_known_elr", "witnesses")

@@ -1,13 +1,15 @@
-"""Placement: which node leads which partition, and which moves balance the cluster.
+"""Placement: which nodes lead and follow which partition, and which moves balance the cluster.
 
 A new partition goes to the node with the fewest partitions of its topic; among those, to the one
 with the fewest in all, then with the fewest bytes, then with the lowest id.  So topics are spread
-first, then the load as a whole.
+first, then the load as a whole.  That node leads; followers.py chooses those of other replicas.
 
 Only ordinary workers take part (ClusterImage.placeable): node 0 leads nothing while there are
 workers, and partitions of a dedicated one stay there.  At most `workers.leading` workers lead,
-those with the lowest ids; the others are standbys, and replace a leading worker that is drained.
-All results are deterministic functions of the arguments.
+those with the lowest ids; the others are standbys, which follow, and replace a leading worker that
+is drained.  All results are deterministic functions of the arguments.
+
+Left out: moves of partitions with several replicas.
 
 The partition of an internal topic for a coordinator's key is Kafka's, so that Kafka and kafkalite
 read each other's logs of groups alike.
@@ -128,7 +130,11 @@ def drain_moves(
     load = NodeLoads(image, others, sizes)
     moves = []
     for topic in image.topics.values():
-        leaving = [i for i, partition in topic.partitions.items() if partition.leader == node_id]
+        leaving = [
+            index
+            for index, partition in topic.partitions.items()
+            if partition.leader == node_id and not partition.is_replicated
+        ]
         if not leaving or not others or topic.internal:
             continue
         # Large partitions first: the small ones then even out the differences.
@@ -174,7 +180,8 @@ class TentativeAssignment:
         self._size = dict.fromkeys(self._partitions, 0)
         for topic in image.topics.values():
             for index, partition in topic.partitions.items():
-                if partition.leader in self._partitions and not topic.internal:
+                is_movable = not (topic.internal or partition.is_replicated)
+                if is_movable and partition.leader in self._partitions:
                     self._put((topic.topic_id, index), partition.leader)
 
     def moves(self) -> Iterator[PartitionMove]:

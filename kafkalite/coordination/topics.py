@@ -1,14 +1,15 @@
 """Topics: the controller's decisions about creation, deletion and partition counts.
 
 Each function reads the image and returns a response and its records.  A topic of a request succeeds
-or fails independently of the others; placement.py and nodes.py choose the nodes of its partitions.
+or fails independently of the others; placement.py and followers.py choose the nodes of its
+replicas.  All partitions of a topic are created with the same number of replicas.
 
-Left out: topics with more than one replica.
+Left out: more than one replica of a partition on a dedicated worker, and of an internal topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
@@ -24,7 +25,7 @@ from kafkalite.coordination.image import (
 )
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.nodes import Placer
-from kafkalite.coordination.partition_image import new_partition
+from kafkalite.coordination.partition_image import Nodes, PartitionImage, new_partition
 from kafkalite.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -75,8 +76,12 @@ class PartitionGrowth(NamedTuple):
     assignments: Sequence[Sequence[int]] | None = None
 
 
-Assigned = dict[int, int | None]
-"""New partitions, each with the node that the client assigned, or None."""
+class WantedPartitions(NamedTuple):
+    """New partitions of a topic."""
+
+    assigned: Mapping[int, Nodes | None]
+    """The nodes that the client assigned to the replicas of each, None if it assigned none."""
+    factor: int
 
 
 # -- decisions -----------------------------------------------------------------------------------
@@ -104,9 +109,9 @@ def create(
     for new, topic_id in zip(wanted, topic_ids, strict=True):
         try:
             _check_name(image, new.name, metric_names, new_metric_names)
-            assigned = _first_partitions(image, new, defaults, left)
+            partitions = _first_partitions(image, new, defaults, left)
             topic = TopicImage(new.name, topic_id, config=_checked_config(new.config))
-            _place(topic, assigned, placer)
+            _place(image, topic, partitions, placer)
         except KafkaError as error:
             results[new.name] = error.copy()
             continue
@@ -146,7 +151,7 @@ def delete(
         results[name] = None
         records.append(REMOVE_TOPIC(topic_id=topic_id))
         leaders = {partition.leader for partition in topic.partitions.values()}
-        alone = [node_id for node_id in leaders if image.nodes[node_id].dedicated]
+        alone = [n for n in leaders if n in image.nodes and image.nodes[n].dedicated]
         records += [REMOVE_NODE(node_id=node_id) for node_id in sorted(alone)]
     return DecisionResult(results, records)
 
@@ -169,7 +174,7 @@ def create_partitions(
             if topic.internal:
                 raise _of_the_broker(topic.name)
             grown = TopicImage(topic.name, topic.topic_id, config=topic.config)
-            _place(grown, _more_partitions(image, topic, growth, left), placer)
+            _place(image, grown, _more_partitions(image, topic, growth, left), placer)
         except KafkaError as error:
             results[growth.name] = error.copy()
             continue
@@ -204,7 +209,7 @@ def _check_name(
 
 def _first_partitions(
     image: ClusterImage, new: NewTopic, defaults: TopicDefaults, left: int
-) -> Assigned:
+) -> WantedPartitions:
     if new.assignments:
         if new.partition_count != DEFAULT or new.replication_factor != DEFAULT:
             raise InvalidRequest(
@@ -220,12 +225,7 @@ def _first_partitions(
         count = defaults.partition_count
     if factor <= 0:
         raise InvalidReplicationFactor(
-            f"Replication factor {factor} is invalid; use 1, or -1 for the default."
-        )
-    if factor > 1:
-        raise InvalidReplicationFactor(
-            f"Replication factor {factor} is not supported: a partition has one replica in this"
-            " version; use 1, or -1 for the default."
+            "Replication factor must be larger than 0, or -1 to use the default value."
         )
     if count <= 0:
         raise InvalidPartitions(
@@ -233,12 +233,12 @@ def _first_partitions(
         )
     topic_names.check_count(new.name, count)
     _check_count(count, left)
-    return dict.fromkeys(range(count))
+    return WantedPartitions(dict.fromkeys(range(count)), factor)
 
 
 def _more_partitions(
     image: ClusterImage, topic: TopicImage, growth: PartitionGrowth, left: int
-) -> Assigned:
+) -> WantedPartitions:
     present = len(topic.partitions)
     if growth.partition_count <= present:
         raise InvalidPartitions(
@@ -248,19 +248,20 @@ def _more_partitions(
     topic_names.check_count(topic.name, growth.partition_count)
     added = range(present, growth.partition_count)
     _check_count(len(added), left)
+    factor = topic.partitions[0].original_factor
     if growth.assignments is None:
-        return dict.fromkeys(added)
+        return WantedPartitions(dict.fromkeys(added), factor)
     if len(growth.assignments) != len(added):
         raise InvalidReplicaAssignment(
             f"The request adds {len(added)} partitions and assigns"
             f" {len(growth.assignments)} of them; assign all or none."
         )
-    return _assigned(image, zip(added, growth.assignments, strict=True))
+    return _assigned(image, dict(zip(added, growth.assignments, strict=True)), factor)
 
 
 def _assigned_first(
     image: ClusterImage, assignments: Sequence[tuple[int, Sequence[int]]]
-) -> Assigned:
+) -> WantedPartitions:
     by_index = dict(assignments)
     if len(by_index) != len(assignments):
         raise InvalidReplicaAssignment("A partition occurs more than once in the assignment.")
@@ -268,72 +269,116 @@ def _assigned_first(
         raise InvalidReplicaAssignment(
             "The assigned partitions must be numbered from 0 without gaps."
         )
-    return _assigned(image, ((index, by_index[index]) for index in range(len(by_index))))
+    in_order = {index: by_index[index] for index in range(len(by_index))}
+    return _assigned(image, in_order, len(in_order[0]))
 
 
-def _assigned(image: ClusterImage, assignments: Iterable[tuple[int, Sequence[int]]]) -> Assigned:
-    """Return the node that a request assigned each partition to; None means any node."""
-    placeable = image.placeable
-    return {index: _assigned_to(image, index, nodes, placeable) for index, nodes in assignments}
+def _assigned(
+    image: ClusterImage, assignments: Mapping[int, Sequence[int]], factor: int
+) -> WantedPartitions:
+    """Return the partitions with the nodes that a request assigned to their replicas.
 
-
-def _assigned_to(
-    image: ClusterImage, index: int, nodes: Sequence[int], placeable: Sequence[int]
-) -> int | None:
-    """Return the node that a partition is assigned to, if it can be; None for any.
-
-    Programs that expect one broker assign partitions to the first node of Metadata.  While
-    there are workers that is the supervisor, which leads none, so it stands for any of them.
+    Programs that expect one broker assign partitions to the first node of Metadata.  While there
+    are workers that is the supervisor, which leads none, so as the only node it stands for any of
+    them.
     """
-    if not nodes:
-        raise InvalidReplicaAssignment(f"Partition {index} is assigned to no node.")
-    if len(nodes) > 1:
-        raise InvalidReplicaAssignment(
-            f"Partition {index} is assigned to {len(nodes)} nodes; it has one replica in this"
-            " version."
-        )
-    node = image.nodes.get(nodes[0])
-    if node is not None and node.node_id in placeable:
-        return node.node_id
-    if nodes[0] == SUPERVISOR_ID:
-        return None
+    placeable = image.placeable
+    assigned: dict[int, Nodes | None] = {}
+    for index, node_ids in assignments.items():
+        if not node_ids:
+            raise InvalidReplicaAssignment(f"Partition {index} is assigned to no node.")
+        if len(node_ids) != factor:
+            raise InvalidReplicaAssignment(
+                f"Partition {index} is assigned to {len(node_ids)} nodes, and others of the topic"
+                f" have {factor} replicas; all partitions of a topic have equally many."
+            )
+        if len(set(node_ids)) < len(node_ids):
+            raise InvalidReplicaAssignment(
+                f"Partition {index} is assigned to a node more than once; replicas of a partition"
+                " are on different nodes."
+            )
+        unknown = [node_id for node_id in node_ids if node_id not in placeable]
+        is_anywhere = unknown == [SUPERVISOR_ID] == [*node_ids]
+        if unknown and not is_anywhere:
+            raise _not_assignable(image, index, unknown[0], placeable)
+        assigned[index] = None if is_anywhere else tuple(node_ids)
+    return WantedPartitions(assigned, factor)
+
+
+def _not_assignable(
+    image: ClusterImage, index: int, node_id: int, placeable: Sequence[int]
+) -> InvalidReplicaAssignment:
+    node = image.nodes.get(node_id)
     if node is None:
         why = "which is not there"
     elif node.dedicated:
         why = "which serves one partition alone"
+    elif node_id == SUPERVISOR_ID:
+        why = "the supervisor, which has no replicas of topics while there are workers"
     else:
         why = "which takes no partitions now"
-    raise InvalidReplicaAssignment(
-        f"Partition {index} is assigned to node {nodes[0]}, {why}; choose among"
+    return InvalidReplicaAssignment(
+        f"Partition {index} is assigned to node {node_id}, {why}; choose among"
         f" {', '.join(map(str, placeable))}."
     )
 
 
-# -- placement -------------------------------------------------------------------------------
+# -- placement -----------------------------------------------------------------------------------
 
 
-def _place(topic: TopicImage, assigned: Assigned, placer: Placer) -> None:
-    """Set the leaders of a topic's partitions: assigned, dedicated or least loaded workers."""
-    open_to_us = [index for index, node_id in assigned.items() if node_id is None]
-    if not (topic.dedicated and placer.dedicates):
-        leaders = placer.share(topic.topic_id, open_to_us)
-    elif len(open_to_us) < len(assigned):
+def _place(
+    image: ClusterImage, topic: TopicImage, wanted: WantedPartitions, placer: Placer
+) -> None:
+    """Set a topic's partitions: on assigned, on dedicated or on the least loaded workers."""
+    assigned, factor = wanted
+    open_to_us = [index for index, node_ids in assigned.items() if node_ids is None]
+    placed: Mapping[int, Nodes]
+    if topic.dedicated and placer.dedicates:
+        placed = _dedicated(topic, wanted, placer)
+    elif factor > placer.factor_max:
+        raise InvalidReplicationFactor(
+            f"Unable to replicate the partition {factor} time(s): The target replication factor of"
+            f" {factor} cannot be reached because only {placer.factor_max} broker(s) are"
+            " registered."
+        )
+    else:
+        placed = placer.replicate(topic.topic_id, open_to_us, factor)
+    replicas = {index: node_ids or placed[index] for index, node_ids in assigned.items()}
+    created = {each: _created(image, each) for each in {*replicas.values()}}
+    topic.partitions.update((index, created[each]) for index, each in replicas.items())
+
+
+def _dedicated(topic: TopicImage, wanted: WantedPartitions, placer: Placer) -> dict[int, Nodes]:
+    """Create a worker for each partition."""
+    if any(wanted.assigned.values()):
         raise InvalidReplicaAssignment(
             f"The topic {topic.name} has worker.dedicated=true: its partitions are on workers"
             " created for them, so assign none."
         )
-    elif len(assigned) > placer.dedicated_left:
+    if wanted.factor > 1:
+        raise InvalidReplicaAssignment(
+            f"The topic {topic.name} has worker.dedicated=true: a worker created for a partition"
+            f" has its only replica, so the replication factor is 1, not {wanted.factor}."
+        )
+    if len(wanted.assigned) > placer.dedicated_left:
         raise PolicyViolation(
-            f"Topic {topic.name} needs {len(assigned)} dedicated workers, and"
+            f"Topic {topic.name} needs {len(wanted.assigned)} dedicated workers, and"
             f" {placer.dedicated_left} of worker.dedicated.max={placer.dedicated_max} are left;"
             " use fewer partitions, raise that key, or create the topic without"
             " worker.dedicated."
         )
-    else:
-        leaders = placer.dedicate(open_to_us)
-    for index, node_id in assigned.items():
-        leader = leaders[index] if node_id is None else node_id
-        topic.partitions[index] = new_partition(leader)
+    return {index: (node_id,) for index, node_id in placer.dedicate([*wanted.assigned]).items()}
+
+
+def _created(image: ClusterImage, replicas: Nodes) -> PartitionImage:
+    """Return a new partition: the replicas on active nodes are in sync, and the first one leads.
+
+    If no node is active, all are in sync, since all are empty; so is a single replica.
+    """
+    isr = tuple(node_id for node_id in replicas if image.is_active(node_id))
+    if len(isr) in (0, len(replicas)):
+        return new_partition(*replicas)
+    return new_partition(*replicas)._replace(leader=isr[0], isr=isr)
 
 
 def _of_the_broker(name: str) -> InvalidRequest:

@@ -73,7 +73,7 @@ def leads_of(controller):
 def test_partitions_record_with_a_gap_is_refused(controller):
     topic = create(controller, NewTopic("a", 3))["a"]
     for first in (2, 4):
-        record = internal.PARTITIONS(topic_id=topic.topic_id, first=first, leaders=[0])
+        record = internal.PARTITIONS(topic_id=topic.topic_id, first=first, replicas=[0], factor=1)
         with pytest.raises(AssertionError):
             controller.image.replay(record)
 

@@ -58,8 +58,12 @@ WRITTEN = {
     ),
     "RemoveNode": (internal.REMOVE_NODE(node_id=4), "08 00 00000004 00"),
     "Partitions": (
-        internal.PARTITIONS(topic_id=ID, first=2, leaders=[1, 2]),
+        internal.PARTITIONS(topic_id=ID, first=2, replicas=[1, 2], factor=1),
         f"09 00 {ID.hex()} 00000002 0300000001 00000002 00",
+    ),
+    "Partitions 1": (
+        internal.PARTITIONS(topic_id=ID, first=2, replicas=[1, 2, 2, 3], factor=2),
+        f"09 01 {ID.hex()} 00000002 0500000001 00000002 00000002 00000003 00000002 00",
     ),
     "PartitionChange": (
         change_record(ID, 2, BEFORE, AFTER),

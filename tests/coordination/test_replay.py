@@ -32,11 +32,14 @@ CONFIGS = st.sampled_from(
     [{}, {"retention.ms": "-1"}, DEDICATED, DEDICATED, {"segment.ms": "soon"}, {"no.such.key": "1"}]
 )
 NODE_IDS = st.integers(0, 7)
+ASSIGNED_NODES = st.one_of(
+    st.lists(NODE_IDS, max_size=1), NODE_IDS.map(lambda node_id: [node_id, node_id])
+)
 NEW_TOPICS = st.builds(
     NewTopic,
     NAMES,
     st.integers(-1, 9),
-    st.sampled_from([1, -1, 1, 0, 2]),
+    st.sampled_from([1, -1, 1, 0, 9]),
     st.just(()),
     CONFIGS,
 )
@@ -45,7 +48,7 @@ ASSIGNED_TOPICS = st.builds(
     NAMES,
     st.just(DEFAULT),
     st.just(DEFAULT),
-    st.lists(st.tuples(st.integers(0, 2), st.lists(NODE_IDS, max_size=2)), max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), ASSIGNED_NODES), max_size=3),
     CONFIGS,
 )
 GOOD_TOPICS = st.builds(

@@ -76,7 +76,9 @@ class Reassigner:
         """Number of partitions that are still to move or are moving."""
         image = self._controller.image
         draining = sum(
-            image.led_count(node.node_id) for node in image.nodes.values() if node.draining
+            image.sole_replica_count(node.node_id)
+            for node in image.nodes.values()
+            if node.draining
         )
         return len(self._moving) + len(self._plan) + draining
 

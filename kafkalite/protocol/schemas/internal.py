@@ -97,10 +97,16 @@ REMOVE_NODE = KINDS.declare(
 )  # fmt: skip
 
 PARTITIONS = KINDS.declare(
-    9, "Partitions", "0",
-    # New partitions from `first` on: their leaders, in epoch 0, which are their only replicas.
+    9, "Partitions", "0-1",
+    # New partitions from `first` on: the replicas of each, one after another, in epoch 0.  All have
+    # `factor` replicas, which are in sync; the first one leads.
     # One record for a whole topic costs a hundredth of one record for each partition.
-    Struct(topic_id=Uuid(), first=Int32(), leaders=Array(Int32())),
+    Struct(
+        topic_id=Uuid(),
+        first=Int32(),
+        replicas=Array(Int32()),
+        factor=Int32("1+", default=1),
+    ),
 )  # fmt: skip
 
 FEATURE = KINDS.declare(
