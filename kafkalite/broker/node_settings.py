@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.config.broker import (
     BROKER,
@@ -32,6 +32,13 @@ from kafkalite.config.broker import (
     WORKERS_MAX,
 )
 from kafkalite.config.key import UpdateMode
+from kafkalite.config.replication import (
+    REPLICA_FETCH_BACKOFF_MS,
+    REPLICA_FETCH_MAX_BYTES,
+    REPLICA_FETCH_MIN_BYTES,
+    REPLICA_FETCH_RESPONSE_MAX_BYTES,
+    REPLICA_FETCH_WAIT_MAX_MS,
+)
 from kafkalite.config.resources import LEVELS, LOGGER, Resource
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.placement import PlacementLimits
@@ -100,6 +107,27 @@ def placement_limits(settings: Settings) -> PlacementLimits:
         cores = len(os.sched_getaffinity(0))
         leading_max = max(1, cores // 2) if settings[WORKERS] is None else WORKERS_MAX
     return PlacementLimits(settings[WORKER_DEDICATED_MAX], leading_max)
+
+
+class ReplicaFetchSettings(NamedTuple):
+    """Settings of the fetches of a node from the leaders of the partitions that it follows."""
+
+    wait_max_ms: int
+    min_bytes: int
+    partition_max_bytes: int
+    response_max_bytes: int
+    backoff_max_ms: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> ReplicaFetchSettings:
+        """Return what the settings of a node have."""
+        return cls(
+            settings[REPLICA_FETCH_WAIT_MAX_MS],
+            settings[REPLICA_FETCH_MIN_BYTES],
+            settings[REPLICA_FETCH_MAX_BYTES],
+            settings[REPLICA_FETCH_RESPONSE_MAX_BYTES],
+            settings[REPLICA_FETCH_BACKOFF_MS],
+        )
 
 
 class NodeSettings:

@@ -2,6 +2,8 @@
 
     key              declaration of a key, and checks of values
     broker           the broker's keys
+    log_cleaner, share_group, replication, group_bounds
+                     more keys of the broker
     unsupported_keys Kafka's keys of a broker that do not exist here, with the reasons
     topic            a topic's keys, and the broker key each of them overrides
     client           the keys of the native clients

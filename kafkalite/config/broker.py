@@ -41,6 +41,7 @@ from kafkalite.config.key import (
 )
 from kafkalite.config.listener import parse_listener
 from kafkalite.config.log_cleaner import LOG_CLEANER
+from kafkalite.config.replication import REPLICATION
 from kafkalite.config.share_group import SHARE
 from kafkalite.config.topic import DURABILITY, TOPIC
 from kafkalite.config.unsupported_keys import UNSUPPORTED_KEYS
@@ -151,8 +152,8 @@ NUM_PARTITIONS = BROKER.declare(
 )
 DEFAULT_REPLICATION_FACTOR = BROKER.declare(
     "default.replication.factor", Type.INT, 1,
-    """Default number of replicas of a new topic's partitions.""",
-    check=OnlyValue(1, "a partition has one replica in this version"),
+    """Default number of replicas of a new topic's partitions.  Each is on another node.""",
+    check=between(1, WORKERS_MAX),
 )
 AUTO_CREATE_TOPICS_ENABLE = BROKER.declare(
     "auto.create.topics.enable", Type.BOOLEAN, True,
@@ -281,12 +282,12 @@ TRANSACTION_STATE_LOG_NUM_PARTITIONS = BROKER.declare(
 TRANSACTION_STATE_LOG_REPLICATION_FACTOR = BROKER.declare(
     "transaction.state.log.replication.factor", Type.SHORT, 1,
     """Number of replicas of the partitions of __transaction_state.""",
-    check=OnlyValue(1, "a partition has one replica in this version"),
+    check=OnlyValue(1, "internal topics have one replica in this version"),
 )
 TRANSACTION_STATE_LOG_MIN_ISR = BROKER.declare(
     "transaction.state.log.min.isr", Type.INT, 1,
     """min.insync.replicas of __transaction_state.""",
-    check=OnlyValue(1, "a partition has one replica in this version"),
+    check=OnlyValue(1, "internal topics have one replica in this version"),
 )
 TRANSACTION_STATE_LOG_SEGMENT_BYTES = BROKER.declare(
     "transaction.state.log.segment.bytes", Type.INT, 100 << 20,
@@ -400,7 +401,7 @@ OFFSETS_TOPIC_NUM_PARTITIONS = BROKER.declare(
 OFFSETS_TOPIC_REPLICATION_FACTOR = BROKER.declare(
     "offsets.topic.replication.factor", Type.SHORT, 1,
     """Number of replicas of the partitions of __consumer_offsets.""",
-    check=OnlyValue(1, "a partition has one replica in this version"),
+    check=OnlyValue(1, "internal topics have one replica in this version"),
 )
 OFFSETS_TOPIC_SEGMENT_BYTES = BROKER.declare(
     "offsets.topic.segment.bytes", Type.INT, 100 << 20,
@@ -529,6 +530,7 @@ LOG_RETENTION_CHECK_INTERVAL_MS = BROKER.declare(
     update=UpdateMode.CLUSTER_WIDE,
 )
 BROKER.update(LOG_CLEANER)
+BROKER.update(REPLICATION)
 BROKER.update(GROUP_COORDINATOR)
 BROKER.update(SHARE)
 

@@ -182,13 +182,13 @@ SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS = SHARE.declare(
 SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR = SHARE.declare(
     "share.coordinator.state.topic.replication.factor", Type.SHORT, 1,
     """Number of replicas of the partitions of __share_group_state.""",
-    check=OnlyValue(1, "a partition has one replica in this version"),
+    check=OnlyValue(1, "internal topics have one replica in this version"),
     update=UpdateMode.READ_ONLY,
 )
 SHARE_COORDINATOR_STATE_TOPIC_MIN_ISR = SHARE.declare(
     "share.coordinator.state.topic.min.isr", Type.SHORT, 1,
     """min.insync.replicas of __share_group_state.""",
-    check=OnlyValue(1, "a partition has one replica in this version"),
+    check=OnlyValue(1, "internal topics have one replica in this version"),
     update=UpdateMode.READ_ONLY,
 )
 SHARE_COORDINATOR_STATE_TOPIC_SEGMENT_BYTES = SHARE.declare(

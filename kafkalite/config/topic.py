@@ -222,26 +222,26 @@ WORKER_DEDICATED = TOPIC.declare(
 MIN_INSYNC_REPLICAS = TOPIC.declare(
     "min.insync.replicas", Type.INT, 1,
     """Minimum number of in-sync replicas that must have a record before a produce request with
-    acks=all succeeds.""",
-    check=OnlyValue(1, "a partition has one replica in this version"),
+    acks=all succeeds, and before it can be read.  For a partition with fewer replicas, all of
+    them.""",
+    check=at_least(1),
     overrides="min.insync.replicas",
 )
 UNCLEAN_LEADER_ELECTION_ENABLE = TOPIC.declare(
     "unclean.leader.election.enable", Type.BOOLEAN, False,
-    """Allow a replica that lacks acknowledged records to become leader if no other is
-    available.""",
-    check=OnlyValue(False, "acknowledged records are never discarded"),
+    """Allow a replica that lacks acknowledged records to become leader if no other is available.
+    These records are then lost.""",
     overrides="unclean.leader.election.enable",
 )
 LEADER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
     "leader.replication.throttled.replicas", Type.LIST, (),
     """Replicas to which their leaders send at a limited rate.""",
-    check=OnlyValue((), "a partition has one replica in this version"),
+    check=OnlyValue((), "replication has no limited rate in this version"),
 )
 FOLLOWER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
     "follower.replication.throttled.replicas", Type.LIST, (),
     """Replicas that fetch from their leaders at a limited rate.""",
-    check=OnlyValue((), "a partition has one replica in this version"),
+    check=OnlyValue((), "replication has no limited rate in this version"),
 )
 
 # Share groups.

@@ -15,8 +15,13 @@ UNSUPPORTED_KEYS: dict[tuple[str, ...], str] = {
     ("num.network.threads", "num.io.threads", "queued.max.requests", "background.threads"): (
         "a node serves all its connections in one event loop; remove the line"
     ),
-    ("num.replica.", "replica.", "auto.leader.", "leader.imbalance."): (
-        "a partition has one replica in this version; remove the line"
+    ("replica.selector.class",): "all nodes are on one host; remove the line",
+    ("num.replica.", "replica."): (
+        "a node fetches from other nodes in its event loop, over sockets of the host; remove the"
+        " line"
+    ),
+    ("auto.leader.", "leader.imbalance."): (
+        "preferred leaders are not elected automatically in this version; remove the line"
     ),
     ("group.streams.",): "streams groups come with a later version; remove the line",
     ("group.share.", "share."): (

@@ -32,7 +32,7 @@ def test_config_keys_json_contains_every_attribute(capsys):
         "scope": "topic",
         "type": "int",
         "default": "1",
-        "valid": "1 (a partition has one replica in this version)",
+        "valid": "at least 1",
         "overrides": ["min.insync.replicas"],
         "dynamic": True,
         "doc": TOPIC["min.insync.replicas"].doc,

@@ -135,9 +135,8 @@ def test_unsupported_topic_values_are_rejected_with_reason():
     for name, value, reason in [
         ("cleanup.policy", "keep", "delete, compact, both, or empty"),
         ("cleanup.policy", "compact,compact", "delete, compact, both, or empty"),
-        ("unclean.leader.election.enable", "true", "never discarded"),
         ("remote.storage.enable", "true", "tiered"),
-        ("min.insync.replicas", "2", "one replica"),
+        ("min.insync.replicas", "0", "at least 1"),
         ("segment.bytes", "1000", "at least 1048576"),
     ]:
         with pytest.raises(InvalidConfig, match=reason):
@@ -146,7 +145,7 @@ def test_unsupported_topic_values_are_rejected_with_reason():
 
 def test_only_supported_value_is_accepted():
     settings = Settings.broker().for_topic(
-        {"cleanup.policy": "delete", "min.insync.replicas": "1", "remote.storage.enable": "false"}
+        {"cleanup.policy": "delete", "remote.storage.enable": "false"}
     )
     assert settings[topic.CLEANUP_POLICY] == ("delete",)
 

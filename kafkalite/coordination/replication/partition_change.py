@@ -21,6 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from kafkalite.config.settings import Settings
+from kafkalite.config.topic import (
+    DURABILITY,
+    MIN_INSYNC_REPLICAS,
+    UNCLEAN_LEADER_ELECTION_ENABLE,
+)
 from kafkalite.coordination.image import TopicImage
 from kafkalite.coordination.partition_image import (
     NO_LEADER,
@@ -38,6 +44,15 @@ class PartitionRules(NamedTuple):
     elects_unclean: bool = False
     has_witnesses: bool = False
     """True if a record is acknowledged when it is flushed (`durability=fsync`)."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> PartitionRules:
+        """Return the rules in the settings of a topic."""
+        return cls(
+            settings[MIN_INSYNC_REPLICAS],
+            settings[UNCLEAN_LEADER_ELECTION_ENABLE],
+            settings[DURABILITY] == "fsync",
+        )
 
 
 RulesOf = Callable[[TopicImage], PartitionRules]
@@ -97,6 +112,23 @@ def change(
     if target == partition:
         return partition
     return target._replace(partition_epoch=partition.partition_epoch + 1)
+
+
+def without_eligible(partition: PartitionImage, rules: PartitionRules) -> PartitionImage:
+    """Return a partition without ELR, for another minimum of in-sync replicas.
+
+    With a lower one the leader may commit records that eligible replicas lack.  Without a leader
+    nothing is committed, so the ELR is kept; Kafka clears it then too.
+    """
+    is_led = partition.isr and partition.recovery_state is not RecoveryState.AWAITING_LOG_ENDS
+    if not is_led or not partition.elr + partition.last_known_elr:
+        return partition
+    target = partition._replace(
+        elr=(), last_known_elr=(), partition_epoch=partition.partition_epoch + 1
+    )
+    if rules.has_witnesses:
+        target = target._replace(witnesses=_witnesses(partition, target, by_leader=False))
+    return target
 
 
 def _without(nodes: Iterable[int], left_out: Collection[int]) -> Nodes:

@@ -1,0 +1,54 @@
+"""Keys of replication, with Kafka's names; they are among the broker's.
+
+Defaults that differ from Kafka's: `replica.lag.time.max.ms` is 10000 and `replica.fetch.backoff.ms`
+100, since all nodes are processes of one host.
+
+Left out: `num.replica.fetchers` and the sizes of sockets, since a node fetches in its event loop,
+over sockets of the host; limits of the rate; `replica.selector.class`.
+"""
+
+from __future__ import annotations
+
+from kafkalite.config.key import Scope, Type, at_least
+
+REPLICATION = Scope("broker")
+
+REPLICA_LAG_TIME_MAX_MS = REPLICATION.declare(
+    "replica.lag.time.max.ms", Type.LONG, 10_000,
+    """Time after which a follower that does not have all records of its leader leaves the in-sync
+    replicas.""",
+    check=at_least(1),
+)
+REPLICA_FETCH_WAIT_MAX_MS = REPLICATION.declare(
+    "replica.fetch.wait.max.ms", Type.INT, 500,
+    """Maximum time for which a leader delays its response to a follower's fetch while there are no
+    new records.  Use less than replica.lag.time.max.ms.""",
+    check=at_least(1),
+)
+REPLICA_FETCH_MIN_BYTES = REPLICATION.declare(
+    "replica.fetch.min.bytes", Type.INT, 1,
+    """Size of the records for which a leader delays its response to a follower's fetch.""",
+    check=at_least(1),
+)
+REPLICA_FETCH_MAX_BYTES = REPLICATION.declare(
+    "replica.fetch.max.bytes", Type.INT, 1 << 20,
+    """Maximum size of the records of a partition in a response to a follower.  The first batch is
+    sent whole, even if it is larger.""",
+    check=at_least(1),
+)
+REPLICA_FETCH_RESPONSE_MAX_BYTES = REPLICATION.declare(
+    "replica.fetch.response.max.bytes", Type.INT, 10 << 20,
+    """Maximum size of the records of all partitions in a response to a follower, as in
+    replica.fetch.max.bytes.""",
+    check=at_least(1),
+)
+REPLICA_FETCH_BACKOFF_MS = REPLICATION.declare(
+    "replica.fetch.backoff.ms", Type.INT, 100,
+    """Maximum time between a follower's fetches of a partition for which it gets errors.""",
+    check=at_least(1),
+)
+REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = REPLICATION.declare(
+    "replica.high.watermark.checkpoint.interval.ms", Type.LONG, 5_000,
+    """Interval at which the high watermarks of replicas are written to the disk.""",
+    check=at_least(1),
+)
