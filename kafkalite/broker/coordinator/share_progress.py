@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from kafkalite.broker.future import Future, all_of
+from kafkalite.coordination.partition_image import NO_LEADER
 from kafkalite.coordination.share.share_partition import UNKNOWN_PROGRESS, ShareProgress
 from kafkalite.errors import KafkaError
 from kafkalite.protocol.schemas.share_records import SharePartitionKey
@@ -100,7 +101,7 @@ class ShareProgressFinder:
         by_worker: dict[int, list[SharePartitionKey]] = {}
         for key in dict.fromkeys(keys):
             leader = self._metadata.leader_of(key.topic_id, key.partition)
-            if leader is None:
+            if leader is None or leader[0] == NO_LEADER:
                 continue
             is_here = leader[0] == self._metadata.node_id
             (here if is_here else by_worker.setdefault(leader[0], [])).append(key)

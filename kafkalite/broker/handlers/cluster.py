@@ -13,17 +13,20 @@ the same response; Kafka responds with UNKNOWN_TOPIC_OR_PARTITION first and lets
 The features are those of coordination/features.py.  The epoch of the finalized ones is the offset
 of the image, so it grows, and is the same at all nodes that have the same image.
 
-Left out: fenced brokers and eligible leader replicas (a partition has one replica, whose
-node is back before another one could lead it); REBOOTSTRAP_REQUIRED at the top of Metadata v13 (a
-node cannot know that its cluster was replaced).  Node 0 is the only voter of the quorum; the
-workers read the metadata log's files, do not fetch, and so are not observers.
+A replica is offline if its node is fenced, has no listener, or is this node and cannot read the
+log.  The only replica of a partition is not offline while its node is fenced: no other could lead,
+and the node is restarted within a second.
+
+Left out: node lists without fenced nodes, whose listeners stay open; REBOOTSTRAP_REQUIRED at the
+top of Metadata v13 (a node cannot know that its cluster was replaced).  Node 0 is the only voter of
+the quorum; the workers read the metadata log's files, do not fetch, and so are not observers.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Protocol
 
 from kafkalite.broker.client_context import ClientContext
@@ -284,23 +287,28 @@ def _topic(node: ClusterNode, topic: TopicImage, request: Any, client: ClientCon
 def _partitions(node: ClusterNode, topic: TopicImage) -> list[Response]:
     """Return the topic's partitions with their leaders; the list is cached and rarely changes."""
     partitions: list[Response]
-    leaders: set[int]
+    node_ids: set[int]
     if topic.cached_partitions is None:
-        partitions = [_partition(index, partition) for index, partition in topic.partitions.items()]
-        leaders = {partition.leader for partition in topic.partitions.values()}
-        topic.cached_partitions = partitions, leaders
-    partitions, leaders = topic.cached_partitions
+        images = topic.partitions
+        partitions = [_partition(index, partition) for index, partition in images.items()]
+        node_ids = {node_id for partition in images.values() for node_id in partition.replicas}
+        node_ids |= {partition.leader for partition in images.values()}
+        topic.cached_partitions = partitions, node_ids
+    partitions, node_ids = topic.cached_partitions
     nodes = node.image.nodes
-    away = {leader for leader in leaders if leader not in nodes or not nodes[leader].port}
+    away = {node_id for node_id in node_ids if node_id not in nodes or not nodes[node_id].port}
+    fenced = {node_id for node_id in node_ids if node_id in nodes and nodes[node_id].fenced}
     offline = node.replicas.offline(topic.name)
-    if not away and not offline:
+    if not away and not fenced and not offline:
         return partitions
-    return [
-        _leaderless(response)
-        if response["leader_id"] in away or response["partition_index"] in offline
-        else response
-        for response in partitions
-    ]
+    described = []
+    for response in partitions:
+        # The only replica of a partition keeps its leadership while its process is restarted.
+        gone = away | fenced if len(response["replica_nodes"]) > 1 else away
+        if response["partition_index"] in offline:
+            gone = gone | {node.node_id}
+        described.append(_with_offline_replicas(response, gone))
+    return described
 
 
 def _partition(index: int, partition: PartitionImage) -> Response:
@@ -313,14 +321,19 @@ def _partition(index: int, partition: PartitionImage) -> Response:
     }
 
 
-def _leaderless(response: Response) -> Response:
+def _with_offline_replicas(response: Response, gone: Set[int]) -> Response:
+    """Return a partition as it is while these nodes have none of its replicas online."""
+    replicas, leader = response["replica_nodes"], response["leader_id"]
+    offline = tuple(node_id for node_id in replicas if node_id in gone)
+    if leader != NO_LEADER and leader not in gone:
+        return response | {"offline_replicas": offline} if offline else response
     # No node leads it: clients retry after LEADER_NOT_AVAILABLE and report it, where they would
     # otherwise send requests that fail.
     return response | {
         "error_code": LeaderNotAvailable.code,
         "leader_id": NO_LEADER,
-        "isr_nodes": (),
-        "offline_replicas": response["replica_nodes"],
+        "isr_nodes": response["isr_nodes"] if len(replicas) > 1 else (),
+        "offline_replicas": offline,
     }
 
 
@@ -375,7 +388,10 @@ def describe_cluster(node: ClusterNode, request: Any, client: ClientContext) -> 
     response = {
         "cluster_id": node.cluster_id,
         "controller_id": node.image.controller_id,
-        "brokers": _brokers(node, client, "broker_id"),
+        "brokers": [
+            response | {"is_fenced": node.image.nodes[response["broker_id"]].fenced}
+            for response in _brokers(node, client, "broker_id")
+        ],
     }
     if request.include_cluster_authorized_operations:
         response["cluster_authorized_operations"] = _cluster_operations(client)
@@ -458,12 +474,19 @@ def _topic_page(
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
         "partitions": [
-            {**partition, "eligible_leader_replicas": [], "last_known_elr": []}
-            for partition in _partitions(node, topic)[first:end]
+            _with_eligible(response, topic.partitions[response["partition_index"]])
+            for response in _partitions(node, topic)[first:end]
         ],
         "topic_authorized_operations": client.allowed_bits(TOPIC, name),
     }
     return response, end if end < len(topic.partitions) else None
+
+
+def _with_eligible(response: Response, partition: PartitionImage) -> Response:
+    return response | {
+        "eligible_leader_replicas": partition.elr,
+        "last_known_elr": partition.last_known_elr,
+    }
 
 
 # -- DescribeQuorum ------------------------------------------------------------------------------

@@ -1,19 +1,20 @@
-"""Replica reassignment by clients, where each partition has one replica on one host.
+"""Replica reassignment by clients.
 
 AlterPartitionReassignments   v0–v1
 ListPartitionReassignments    v0
 AlterReplicaLogDirs           v1–v2
 
-No reassignment is ever in progress.  One to the current replica changes nothing and succeeds, as in
-Kafka; while there are workers, so does one to node 0, which stands for any worker as in
-CreateTopics.  `kafkalite node` moves a partition, with its directory, to another node.  A node has
-one log directory, so each replica is already in the only one possible.
+A reassignment to the current replicas changes nothing and succeeds, as in Kafka.  For a partition
+with one replica while there are workers, so does one to node 0, which stands for any worker as in
+CreateTopics.  `kafkalite node` moves such a partition, with its directory, to another node.  A node
+has one log directory, so each replica is already in the only one possible.
 
-Left out: reassignment at a client's request, until there are replicas to reassign.
+Left out: reassignment to other replicas at a client's request.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from kafkalite.broker.security import ALTER, CLUSTER, CLUSTER_NAME, DESCRIBE
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import Work
 from kafkalite.coordination.image import SUPERVISOR_ID
+from kafkalite.coordination.partition_image import PartitionImage
 from kafkalite.errors import (
     InvalidReplicaAssignment,
     LogDirNotFound,
@@ -59,15 +61,7 @@ def alter_partition_reassignments(
             raise UnknownTopicOrPartition()
         if entry.replicas is None:
             raise NoReassignmentInProgress()
-        if tuple(entry.replicas) not in (tuple(image.replicas), (SUPERVISOR_ID,)):
-            accepted = f"[{image.leader}]"
-            if image.leader != SUPERVISOR_ID:
-                accepted += f", or [{SUPERVISOR_ID}] for any broker"
-            raise InvalidReplicaAssignment(
-                f"Partition {name}-{entry.partition_index} has one replica, on broker"
-                f" {image.leader}: its replicas can be {accepted}. To move it, use"
-                " `kafkalite node`."
-            )
+        _check_unchanged(f"{name}-{entry.partition_index}", image, entry.replicas)
         return {"error_message": None}
 
     responses: list[Response] = []
@@ -87,13 +81,57 @@ def alter_partition_reassignments(
     }
 
 
+def _check_unchanged(name: str, partition: PartitionImage, target: Sequence[int]) -> None:
+    """Raise InvalidReplicaAssignment if a partition is to have other replicas."""
+    if tuple(target) == partition.replicas:
+        return
+    if partition.is_replicated:
+        raise InvalidReplicaAssignment(
+            f"Partition {name} has replicas on brokers {[*partition.replicas]}; a reassignment to"
+            " others is not supported in this version."
+        )
+    if [*target] != [SUPERVISOR_ID]:
+        accepted = f"[{partition.leader}]"
+        if partition.leader != SUPERVISOR_ID:
+            accepted += f", or [{SUPERVISOR_ID}] for any broker"
+        raise InvalidReplicaAssignment(
+            f"Partition {name} has one replica, on broker {partition.leader}: its replicas can be"
+            f" {accepted}. To move it, use `kafkalite node`."
+        )
+
+
 @serves(LIST_PARTITION_REASSIGNMENTS, versions="0", at=ServingNode.CONTROLLER)
 def list_partition_reassignments(
     node: ReassignmentsNode, request: Any, client: ClientContext
-) -> Response:
-    """Return an empty list: no reassignment of Kafka is ever in progress."""
+) -> Work[Response]:
+    """Return the reassignments in progress: all, or those of the requested partitions."""
     client.must(DESCRIBE, CLUSTER, CLUSTER_NAME)
-    return {"error_message": None, "topics": []}
+    wanted: list[tuple[str, Sequence[int] | None]]
+    if request.topics is None:
+        wanted = [(name, None) for name in node.image.topics]
+    else:
+        wanted = [(topic.name, topic.partition_indexes) for topic in request.topics]
+    topics: list[Response] = []
+    for name, indexes in wanted:
+        topic = node.image.topics.get(name)
+        known = topic.partitions if topic is not None else {}
+        partitions: list[Response] = []
+        for index in dict.fromkeys([*known] if indexes is None else indexes):
+            partition = known.get(index)
+            if partition is not None and (partition.adding or partition.removing):
+                partitions.append(
+                    {
+                        "partition_index": index,
+                        "replicas": partition.replicas,
+                        "adding_replicas": partition.adding,
+                        "removing_replicas": partition.removing,
+                    }
+                )
+            yield
+        if partitions:
+            topics.append({"name": name, "partitions": partitions})
+        yield
+    return {"error_message": None, "topics": topics}
 
 
 @serves(ALTER_REPLICA_LOG_DIRS, versions="1-2", at=ServingNode.ANY)
