@@ -33,7 +33,15 @@ from kafkalite.cli.clients import (
     kafka_errors_as_refusals,
     settled,
 )
-from kafkalite.cli.command import UsageError, argument, columns, command, key_value, printable
+from kafkalite.cli.command import (
+    UsageError,
+    argument,
+    columns,
+    command,
+    key_value,
+    print_stderr,
+    printable,
+)
 from kafkalite.cli.compaction import (
     CompactionClient,
     addresses_of,
@@ -41,7 +49,15 @@ from kafkalite.cli.compaction import (
     described_status,
     result_row,
 )
+from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.resource import SET, UNSET, ResourceConfigs, ResourceName, ValueChange
+from kafkalite.cli.topic_replicas import (
+    ONE_HOST,
+    EligibleReplicas,
+    are_on_one_host,
+    eligible_replicas,
+    with_minimum,
+)
 from kafkalite.errors import Refusal
 
 NAMES = argument("names", nargs="+", metavar="TOPIC", type=printable, help="name of a topic")
@@ -62,9 +78,11 @@ PARTITIONS_MAX = 100_000
     argument(
         "-r",
         "--replication-factor",
+        "--replicas",
         type=int,
         default=-1,
-        help="number of replicas (default: of the broker)",
+        help="number of replicas (default: of the broker); with 3 or more, min.insync.replicas=2"
+        " unless it is set",
     ),
     argument(
         "-c",
@@ -93,16 +111,19 @@ def create(
 
     Examples:
       kafkalite topic create flights -p 6
+      kafkalite topic create orders -p 3 --replicas 3
       kafkalite topic create audit -c retention.ms=-1 -c compression.type=zstd --if-not-exists
     """
     if partitions != -1 and not 1 <= partitions <= PARTITIONS_MAX:
         raise Refusal(f"-p {partitions}: the number of partitions must be 1 to {PARTITIONS_MAX:,}")
-    admin = ClusterClients(**connection).connected_admin()
-    new_topics = [
-        NewTopic(name, partitions, replication_factor, config=dict(configs)) for name in names
-    ]
+    cluster = ClusterClients(**connection)
+    admin = cluster.connected_admin()
+    config = with_minimum(configs, replication_factor)
+    new_topics = [NewTopic(name, partitions, replication_factor, config=config) for name in names]
     with kafka_errors_as_refusals():
         futures = admin.create_topics(new_topics)
+        if replication_factor != 1 and are_replicas_on_one_host(cluster, admin, futures):
+            print_stderr(ONE_HOST)
     tolerated = {KafkaError.TOPIC_ALREADY_EXISTS: "existed already"} if if_not_exists else {}
     report("created", futures, tolerated, as_json)
 
@@ -154,7 +175,9 @@ def describe(
     as_json: bool,
     **connection: Unpack[ConnectionArguments],
 ) -> None:
-    """Describe topics: id, partitions with leaders and offsets, and configs that were set.
+    """Describe topics: id, partitions with replicas and offsets, and configs that were set.
+
+    ISR are the replicas in sync, ELR those out of sync that have every acknowledged record.
 
     For a compacted topic, on the broker's host: its dirty ratio, and when it was compacted.
 
@@ -167,8 +190,9 @@ def describe(
     with kafka_errors_as_refusals():
         found, errors = settled(admin.describe_topics(TopicCollection([*names])))
         metadata = cluster.metadata(admin)
+        eligible = eligible_replicas(cluster, [*found])
         with CompactionClient(metadata) as client:
-            topics = [described(admin, topic, client) for topic in found.values()]
+            topics = [described(admin, topic, client, eligible) for topic in found.values()]
     if as_json:
         print(json.dumps(topics))
     elif topics:
@@ -343,6 +367,20 @@ def grow(admin: AdminClient, name: str, partitions: int, dry_run: bool) -> None:
         raise_errors(settled(futures)[1])
 
 
+def are_replicas_on_one_host(
+    cluster: ClusterClients, admin: AdminClient, created: Mapping[str, Future[None]]
+) -> bool:
+    """Return whether replicas of new topics share a host."""
+    results, _ = settled(created)
+    metadata = cluster.metadata(admin)
+    return are_on_one_host(
+        [metadata.brokers[node_id] for node_id in partition.replicas if node_id in metadata.brokers]
+        for name in results
+        if name in metadata.topics
+        for partition in metadata.topics[name].partitions.values()
+    )
+
+
 def raise_errors(errors: Mapping[str, KafkaError]) -> None:
     """Raise Refusal if there are errors."""
     if errors:
@@ -377,7 +415,10 @@ def report(
 
 
 def described(
-    admin: AdminClient, topic: TopicDescription, client: CompactionClient
+    admin: AdminClient,
+    topic: TopicDescription,
+    client: CompactionClient,
+    eligible: Mapping[PartitionKey, EligibleReplicas],
 ) -> dict[str, Any]:
     """Return a topic's description as `--json` prints it."""
     configs = configs_of(admin, topic.name)
@@ -395,6 +436,7 @@ def described(
                 "leader": partition.leader.id if partition.leader else None,
                 "replicas": [node.id for node in partition.replicas],
                 "isr": [node.id for node in partition.isr],
+                "elr": elr_of(eligible.get((topic.name, partition.id))),
                 "start_offset": starts.get(partition.id),
                 "end_offset": ends.get(partition.id),
                 **(
@@ -404,7 +446,13 @@ def described(
             for partition in topic.partitions
         ],
         "configs": configs_set(configs),
+        "on_one_host": are_on_one_host(partition.replicas for partition in topic.partitions),
     }
+
+
+def elr_of(eligible: EligibleReplicas | None) -> list[int] | None:
+    """Return the eligible leader replicas of a partition; None if they are not known."""
+    return None if eligible is None else [*eligible.elr]
 
 
 def compaction_of(statuses: Mapping[int, dict[str, Any]], partition: int) -> dict[str, Any] | None:
@@ -456,26 +504,34 @@ def has_compaction(configs: Mapping[str, Any] | None) -> bool:
 def page(topic: Mapping[str, Any]) -> str:
     """Return a topic's description as text."""
     partitions = topic["partitions"]
+    is_replicated = any(len(partition["replicas"]) > 1 for partition in partitions)
     rows = [
         [
             partition["partition"],
             partition["leader"],
             ",".join(map(str, partition["replicas"])),
             ",".join(map(str, partition["isr"])),
+            *([elr_text(partition["elr"])] if is_replicated else ()),
             partition["start_offset"],
             partition["end_offset"],
             *(compaction_columns(partition["compaction"]) if "compaction" in partition else ()),
         ]
         for partition in partitions
     ]
-    heads = ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END"]
+    heads = ["PARTITION", "LEADER", "REPLICAS", "ISR", *(["ELR"] if is_replicated else ())]
+    heads += ["START", "END"]
     if any("compaction" in partition for partition in partitions):
         heads += ["DIRTY", "COMPACTED", "CLEANER"]
     lines = [f"topic {topic['name']}", f"id {topic['topic_id']}"]
     lines += [f"config {key}={value}" for key, value in (topic["configs"] or {}).items()]
-    return "\n".join(
-        [*lines, columns(heads, rows)]
-    )
+    lines.append(columns(heads, rows))
+    if topic["on_one_host"]:
+        lines.append(ONE_HOST)
+    return "\n".join(lines)
+
+
+def elr_text(elr: Sequence[int] | None) -> str:
+    return "unknown" if elr is None else ",".join(map(str, elr)) or "-"
 
 
 def replicas(partition: PartitionMetadata) -> int:

@@ -77,7 +77,7 @@ def test_invalid_topic_create_is_one_line(run):
     for words, sentence in [
         (("-p", "0"), "-p 0: the number of partitions must be 1 to 100,000"),
         (("-p", "1000000"), "-p 1000000: the number of partitions must be 1 to 100,000"),
-        (("-r", "5"), "one replica in this version"),
+        (("-r", "9"), "Unable to replicate the partition 9 time(s)"),
         (("-c", "no.such.key=1"), "no.such.key"),
         (("-c", "retention.ms=soon"), "retention.ms"),
     ]:

@@ -1,7 +1,7 @@
 """kafka-topics.sh: list, describe, create, alter and delete topics.
 
-Left out: eligible leader replicas, which librdkafka does not request.  They are N/A while the ISR
-is smaller than min.insync.replicas, and empty otherwise.
+Left out: eligible leader replicas over TLS or SASL, which librdkafka does not request.  They are
+N/A while the ISR is smaller than min.insync.replicas, and empty otherwise.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from kafkalite.cli.shell_tools.cluster import (
 )
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, key_value, whole
 from kafkalite.cli.shell_tools.topic_names import matcher
+from kafkalite.cli.topic_replicas import EligibleReplicas, eligible_replicas
 from kafkalite.errors import Refusal
 
 ACTIONS = ("list", "describe", "create", "alter", "delete")
@@ -222,7 +223,9 @@ def describe(admin: AdminClient, options: ParsedFlags) -> None:
         topics = [with_id(admin, topic_id(selected))]
     else:
         topics = described(admin, existing(admin, options))
-    configs = configs_of(admin, [topic.name for topic in topics])
+    names = [topic.name for topic in topics]
+    configs = configs_of(admin, names)
+    eligible = eligible_replicas(brokers(options), names)
     chosen = next((name for name in FILTERS if name in options), None)
     for topic in topics:
         known = configs[topic.name]
@@ -234,7 +237,8 @@ def describe(admin: AdminClient, options: ParsedFlags) -> None:
             continue
         for partition in topic.partitions:
             if chosen is None or passes(chosen, partition, minimum):
-                print(partition_line(topic.name, partition, minimum))
+                known_elr = eligible.get((topic.name, partition.id))
+                print(partition_line(topic.name, partition, minimum, known_elr))
 
 
 def source_of(entry: Any) -> int:
@@ -291,9 +295,12 @@ def headline(topic: TopicDescription, own: Iterable[ConfigEntry]) -> str:
     )
 
 
-def partition_line(name: str, partition: Any, minimum: int) -> str:
+def partition_line(
+    name: str, partition: Any, minimum: int, known: EligibleReplicas | None
+) -> str:
     # With enough replicas in the ISR there are no eligible leader replicas.
-    eligible = "" if len(partition.isr) >= minimum else "N/A"
+    unknown = "" if len(partition.isr) >= minimum else "N/A"
+    elr, last_known = (",".join(map(str, each)) for each in known) if known else (unknown, unknown)
     return "\t" + "\t".join(
         [
             f"Topic: {name}",
@@ -301,8 +308,8 @@ def partition_line(name: str, partition: Any, minimum: int) -> str:
             f"Leader: {partition.leader.id if has_leader(partition) else 'none'}",
             f"Replicas: {ids(partition.replicas)}",
             f"Isr: {ids(partition.isr)}",
-            f"Elr: {eligible}",
-            f"LastKnownElr: {eligible}",
+            f"Elr: {elr}",
+            f"LastKnownElr: {last_known}",
         ]
     )
 
