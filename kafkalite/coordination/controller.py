@@ -47,6 +47,7 @@ from kafkalite.coordination.replication.alter_partition import (
     PartitionProposal,
     alter_partitions,
 )
+from kafkalite.coordination.replication.election import ElectionType
 from kafkalite.coordination.replication.partition_change import RulesOf
 from kafkalite.coordination.topics import NewTopic, PartitionGrowth, TopicDefaults
 from kafkalite.errors import (
@@ -159,6 +160,12 @@ class Controller:
     def remove_from_isrs(self, node_id: int, rules_of: RulesOf) -> DecisionResult[int]:
         """Remove a node that has ended, or shuts down, from ISRs, and elect other leaders."""
         return leadership.remove_from_isrs(self.image, node_id, rules_of)
+
+    def elect_leaders(
+        self, kind: ElectionType, wanted: Mapping[str, Sequence[int]], rules_of: RulesOf
+    ) -> DecisionResult[list[leadership.ElectionOutcome]]:
+        """Elect leaders of partitions at a client's request; return an outcome for each."""
+        return leadership.elect_leaders(self.image, kind, wanted, rules_of)
 
     def reassign(
         self, topic: TopicImage, index: int, target: Sequence[int] | None, rules_of: RulesOf

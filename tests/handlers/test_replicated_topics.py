@@ -6,7 +6,13 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.coordination.image import NodeImage, TopicImage, node_record, topic_records
-from kafkalite.coordination.partition_image import NO_LEADER, PartitionImage, new_partition
+from kafkalite.coordination.partition_image import (
+    NO_LEADER,
+    PartitionImage,
+    RecoveryState,
+    new_partition,
+    partition_record,
+)
 from kafkalite.protocol.schemas.cluster import (
     DESCRIBE_CLUSTER,
     DESCRIBE_TOPIC_PARTITIONS,
@@ -15,6 +21,7 @@ from kafkalite.protocol.schemas.cluster import (
 from kafkalite.protocol.schemas.topics import (
     ALTER_PARTITION_REASSIGNMENTS,
     CREATE_TOPICS,
+    ELECT_LEADERS,
     LIST_PARTITION_REASSIGNMENTS,
 )
 
@@ -198,3 +205,47 @@ def test_reassignment_to_other_replicas_is_refused(replicated, replicas, code):
         ALTER_PARTITION_REASSIGNMENTS, 1, timeout_ms=1, topics=[asked]
     )  # fmt: skip
     assert answer.responses[0].partitions[0].error_code == code
+
+
+# -- elections -----------------------------------------------------------------------------------
+
+
+def elected(broker, election_type, partitions):
+    wanted = None if partitions is None else [{"topic": "r", "partitions": partitions}]
+    answer = broker.request(
+        ELECT_LEADERS, 2, topic_partitions=wanted, election_type=election_type, timeout_ms=1_000
+    )
+    assert answer.error_code == 0
+    return {
+        each.partition_id: each.error_code
+        for topic in answer.replica_election_results
+        for each in topic.partition_result
+    }
+
+
+def test_preferred_leaders_are_elected_where_they_are_in_sync(replicated):
+    image = replicated.node.image
+    topic = image.topics["r"]
+    moved = IN_SYNC._replace(leader=2, leader_epoch=1, partition_epoch=1)
+    image.replay(partition_record(TOPIC_ID, 0, moved))
+    unavailable = errors.PreferredLeaderNotAvailable.code
+    not_needed = errors.ElectionNotNeeded.code
+    assert elected(replicated, 0, [0, 1, 3, 4, 9]) == {
+        0: 0, 1: unavailable, 3: unavailable, 4: not_needed, 9: 3,
+    }  # fmt: skip
+    assert topic.partitions[0] == IN_SYNC._replace(leader_epoch=2, partition_epoch=2)
+    assert elected(replicated, 0, [0]) == {0: not_needed}
+
+
+def test_unclean_election_gives_a_leader_to_a_partition_without_one(replicated):
+    change(replicated, 1, fenced=True)
+    assert elected(replicated, 1, None) == {2: 0}
+    partition = replicated.node.image.topics["r"].partitions[2]
+    assert (partition.leader, partition.isr) == (3, (3,))
+    assert partition.recovery_state is RecoveryState.RECOVERING
+
+
+def test_unclean_election_without_active_replicas_is_not_possible(replicated):
+    for node_id in (1, 3):
+        change(replicated, node_id, fenced=True)
+    assert elected(replicated, 1, [2]) == {2: errors.EligibleLeadersNotAvailable.code}

@@ -9,17 +9,20 @@ ElectLeaders       v0–v2   v1 distinguishes preferred from unclean elections (
 Each topic of a request succeeds or fails on its own.  A response is sent once the changes are on
 the disk, so `timeout_ms` is not needed and is ignored.
 
-A partition has one replica, so its leader is the preferred one or there is none, and no election is
-ever possible: ElectLeaders reports which of the two applies.  Each node describes the directory of
-its own logs, without the metadata log, as in Kafka.
+ElectLeaders elects the leaders of partitions with several replicas.  Of one with one replica the
+leader is the preferred one or there is none, and no election is possible: the response reports
+which of the two applies.  Each node describes the directory of its own logs, without the metadata
+log, as in Kafka.
 
-Left out: future replicas, which only move between several log directories; cordoned directories.
+Left out: future replicas, which only move between several log directories; cordoned directories;
+the offset lag of a follower's log.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from kafkalite.broker.client_context import ClientContext
@@ -52,6 +55,8 @@ from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import TopicImage
 from kafkalite.coordination.machine import DecisionResult
+from kafkalite.coordination.replication.election import ElectionType
+from kafkalite.coordination.replication.partition_change import PartitionRules
 from kafkalite.coordination.topics import NewTopic, PartitionGrowth
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
@@ -77,6 +82,9 @@ from kafkalite.protocol.schemas.topics import (
 from kafkalite.storage.manager.log_manager import LogManager
 
 PREFERRED, UNCLEAN = 0, 1
+
+TopicPartition = tuple[str, int]
+"""The name of a topic and the index of a partition."""
 
 
 class TopicsNode(HandlerNode, Protocol):
@@ -381,7 +389,6 @@ def describe_log_dirs(node: TopicsNode, request: Any, client: ClientContext) -> 
     topics: dict[str, list[Response]] = {}
     for (name, index), log in sorted(node.logs.logs.items()):
         if name != METADATA_TOPIC and (wanted is None or (name, index) in wanted):
-            # The leader is the only replica, so there is no lag.
             topics.setdefault(name, []).append(
                 {"partition_index": index, "partition_size": log.size, "offset_lag": 0}
             )
@@ -400,8 +407,10 @@ def describe_log_dirs(node: TopicsNode, request: Any, client: ClientContext) -> 
 
 
 @serves(ELECT_LEADERS, versions="0-2", at=ServingNode.CONTROLLER)
-def elect_leaders(node: TopicsNode, request: Any, client: ClientContext) -> Work[Response]:
-    """Return why an election is not needed or not possible, per partition.
+def elect_leaders(
+    node: TopicsNode, request: Any, client: ClientContext
+) -> Work[Response | Future[Response]]:
+    """Elect leaders; return for each partition why an election is not needed or not possible.
 
     Null requests all partitions; then those that need no election are omitted.
     """
@@ -420,26 +429,66 @@ def elect_leaders(node: TopicsNode, request: Any, client: ClientContext) -> Work
                 for topic in requested or ()
             ],
         }
-    results: list[Response] = []
-
-    for name, topic in list(node.image.topics.items()) if requested is None else ():
-        needed: dict[int, Response] = {}
-        for index in list(topic.partitions):
-            reason = _election(node, name, index, request.election_type)
-            if not isinstance(reason, ElectionNotNeeded):
-                needed[index] = error_fields(reason)
+    every = requested is None
+    wanted = [(name, [*topic.partitions]) for name, topic in node.image.topics.items()]
+    if not every:
+        wanted = [(topic.topic, topic.partitions) for topic in requested]
+    outcomes: dict[TopicPartition, KafkaError | None] = {}
+    to_elect: list[TopicPartition] = []
+    for name, indexes in wanted:
+        for index in indexes:
+            if _is_replicated(node, name, index):
+                to_elect.append((name, index))
+            else:
+                outcomes[name, index] = _election(node, name, index, request.election_type)
             yield
-        results.append(_election_results(name, needed))
-    for wanted in requested or ():
-        errors: dict[int, Response] = {}
-        for index in wanted.partitions:
-            errors[index] = error_fields(
-                _election(node, wanted.topic, index, request.election_type)
-            )
-            yield
-        results.append(_election_results(wanted.topic, errors))
         yield
-    return {"replica_election_results": results}
+
+    def response() -> Response:
+        results = []
+        for name, indexes in wanted:
+            errors = {index: outcomes[name, index] for index in indexes}
+            if every:
+                errors = {i: e for i, e in errors.items() if not isinstance(e, ElectionNotNeeded)}
+            fields = {index: _result_fields(error) for index, error in errors.items()}
+            results.append(_election_results(name, fields))
+        return {"replica_election_results": results}
+
+    if not to_elect:
+        return response()
+    kind = ElectionType.PREFERRED if request.election_type == PREFERRED else ElectionType.UNCLEAN
+    elections = DecisionSequence(
+        node.local_controller,
+        [*dict.fromkeys(to_elect)],
+        partial(_decide_elections, node, kind),
+        name_of=lambda partition: partition,
+        on_decided=outcomes.update,
+    )
+    return elections.begin().map(lambda _: response())
+
+
+def _is_replicated(node: TopicsNode, name: str, index: int) -> bool:
+    topic = node.image.topics.get(name)
+    partition = topic.partitions.get(index) if topic is not None else None
+    return partition is not None and partition.is_replicated
+
+
+def _decide_elections(
+    node: TopicsNode,
+    kind: ElectionType,
+    controller: Controller,
+    partitions: Sequence[TopicPartition],
+) -> DecisionResult[dict[TopicPartition, None | KafkaError]]:
+    wanted: dict[str, list[int]] = {}
+    for name, index in partitions:
+        wanted.setdefault(name, []).append(index)
+    decision = controller.elect_leaders(
+        kind,
+        wanted,
+        lambda topic: PartitionRules.of(node.metadata.settings_of(topic.config)),
+    )
+    outcomes = {(each.topic, each.partition): each.error for each in decision.response}
+    return DecisionResult(outcomes, decision.records)
 
 
 def _election(node: TopicsNode, name: str, index: int, election_type: int) -> KafkaError:
