@@ -121,9 +121,12 @@ def register(
 
     A single node 0 leads all partitions.  With workers it leads only the internal topics; dedicated
     nodes without an address stay and wait for their listeners.
+
+    Raises InvalidRequest if a node with one of several replicas of a partition is not among them.
     """
     assert SUPERVISOR_ID in addresses
     nodes = _settled_nodes(image, addresses, rack)
+    _check_replicas_stay(image, nodes)
     shared = [node_id for node_id in _workers(nodes) if not nodes[node_id].draining]
     placer = Placer(
         image,
@@ -164,6 +167,19 @@ def _settled_nodes(
         if node.dedicated and node.node_id not in nodes:
             nodes[node.node_id] = node._replace(port=0)
     return nodes
+
+
+def _check_replicas_stay(image: ClusterImage, nodes: Mapping[int, NodeImage]) -> None:
+    for node_id in image.nodes:
+        if node_id in nodes:
+            continue
+        count = image.replica_count(node_id) - image.sole_replica_count(node_id)
+        if count:
+            workers = len(_workers(image.nodes))
+            raise InvalidRequest(
+                f"Node {node_id} has one of several replicas of {count} partitions, and would be"
+                f" removed; start with --workers {workers} or more."
+            )
 
 
 def _workers(nodes: Mapping[int, NodeImage]) -> list[int]:

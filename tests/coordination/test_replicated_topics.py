@@ -306,6 +306,15 @@ def test_restart_keeps_partitions_with_several_replicas():
     assert controller.image.topics["a"].partitions == before
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_start_without_a_node_that_has_replicas_is_refused(workers):
+    controller = cluster_of(workers=3)
+    create(controller, NewTopic("a", 1, 3), NewTopic("b", 3))
+    addresses = {n: ("localhost", 9092 + n) for n in range(workers + 1)}
+    with pytest.raises(errors.InvalidRequest, match="replicas of 1 partitions.*--workers 3 or more"):
+        controller.register_nodes(addresses, None)
+
+
 def test_node_with_replicas_is_not_removed():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", 1, 2))
