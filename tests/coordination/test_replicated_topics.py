@@ -311,7 +311,7 @@ def test_start_without_a_node_that_has_replicas_is_refused(workers):
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", 1, 3), NewTopic("b", 3))
     addresses = {n: ("localhost", 9092 + n) for n in range(workers + 1)}
-    with pytest.raises(errors.InvalidRequest, match="replicas of 1 partitions.*--workers 3 or more"):
+    with pytest.raises(errors.InvalidRequest, match="of 1 partitions.*--workers 3 or more"):
         controller.register_nodes(addresses, None)
 
 

@@ -46,7 +46,7 @@ from kafkalite.broker.security import (
     TOPIC,
 )
 from kafkalite.broker.served_apis import EncodedResponse, Response, ServingNode, serves
-from kafkalite.broker.stepping import Work
+from kafkalite.broker.stepping import Work, in_steps
 from kafkalite.config.broker import (
     DELETE_TOPIC_ENABLE,
 )
@@ -82,6 +82,7 @@ from kafkalite.protocol.schemas.topics import (
 from kafkalite.storage.manager.log_manager import LogManager
 
 PREFERRED, UNCLEAN = 0, 1
+ELECTION_TYPES = {PREFERRED: ElectionType.PREFERRED, UNCLEAN: ElectionType.UNCLEAN}
 
 TopicPartition = tuple[str, int]
 """The name of a topic and the index of a partition."""
@@ -417,7 +418,7 @@ def elect_leaders(
     requested = request.topic_partitions
     try:
         client.must(ALTER, CLUSTER, CLUSTER_NAME)
-        if request.election_type not in (PREFERRED, UNCLEAN):
+        if request.election_type not in ELECTION_TYPES:
             raise InvalidRequest(f"Unsupported election type {request.election_type}.")
     except KafkaError as error:
         failed = error_fields(error)
@@ -434,37 +435,41 @@ def elect_leaders(
     if not every:
         wanted = [(topic.topic, topic.partitions) for topic in requested]
     outcomes: dict[TopicPartition, KafkaError | None] = {}
-    to_elect: list[TopicPartition] = []
+    to_elect: dict[TopicPartition, None] = {}
     for name, indexes in wanted:
         for index in indexes:
             if _is_replicated(node, name, index):
-                to_elect.append((name, index))
-            else:
-                outcomes[name, index] = _election(node, name, index, request.election_type)
+                to_elect[name, index] = None
             yield
         yield
 
-    def response() -> Response:
-        results = []
+    def results() -> Work[Response]:
+        responses: list[Response] = []
         for name, indexes in wanted:
-            errors = {index: outcomes[name, index] for index in indexes}
-            if every:
-                errors = {i: e for i, e in errors.items() if not isinstance(e, ElectionNotNeeded)}
-            fields = {index: _result_fields(error) for index, error in errors.items()}
-            results.append(_election_results(name, fields))
-        return {"replica_election_results": results}
+            errors: dict[int, Response] = {}
+            for index in indexes:
+                if (name, index) in to_elect:
+                    error = outcomes[name, index]
+                else:
+                    error = _election(node, name, index, request.election_type)
+                if not (every and isinstance(error, ElectionNotNeeded)):
+                    errors[index] = _result_fields(error)
+                yield
+            responses.append(_election_results(name, errors))
+            yield
+        return {"replica_election_results": responses}
 
     if not to_elect:
-        return response()
-    kind = ElectionType.PREFERRED if request.election_type == PREFERRED else ElectionType.UNCLEAN
-    elections = DecisionSequence(
+        return (yield from results())
+    response: Future[Response] = Future()
+    DecisionSequence(
         node.local_controller,
-        [*dict.fromkeys(to_elect)],
-        partial(_decide_elections, node, kind),
+        [*to_elect],
+        partial(_decide_elections, node, ELECTION_TYPES[request.election_type]),
         name_of=lambda partition: partition,
         on_decided=outcomes.update,
-    )
-    return elections.begin().map(lambda _: response())
+    ).begin().then(lambda *_: response.follow(in_steps(node.reactor, results())))
+    return response
 
 
 def _is_replicated(node: TopicsNode, name: str, index: int) -> bool:
