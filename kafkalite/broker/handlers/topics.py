@@ -435,13 +435,7 @@ def elect_leaders(
     if not every:
         wanted = [(topic.topic, topic.partitions) for topic in requested]
     outcomes: dict[TopicPartition, KafkaError | None] = {}
-    to_elect: dict[TopicPartition, None] = {}
-    for name, indexes in wanted:
-        for index in indexes:
-            if _is_replicated(node, name, index):
-                to_elect[name, index] = None
-            yield
-        yield
+    to_elect = yield from _replicated(node, wanted)
 
     def results() -> Work[Response]:
         responses: list[Response] = []
@@ -472,10 +466,20 @@ def elect_leaders(
     return response
 
 
-def _is_replicated(node: TopicsNode, name: str, index: int) -> bool:
-    topic = node.image.topics.get(name)
-    partition = topic.partitions.get(index) if topic is not None else None
-    return partition is not None and partition.is_replicated
+def _replicated(
+    node: TopicsNode, wanted: Iterable[tuple[str, Iterable[int]]]
+) -> Work[dict[TopicPartition, None]]:
+    """Return the partitions that have several replicas."""
+    found: dict[TopicPartition, None] = {}
+    for name, indexes in wanted:
+        topic = node.image.topics.get(name)
+        for index in indexes:
+            partition = topic.partitions.get(index) if topic is not None else None
+            if partition is not None and partition.is_replicated:
+                found[name, index] = None
+            yield
+        yield
+    return found
 
 
 def _decide_elections(
