@@ -295,6 +295,14 @@ DIFFERENCES = (
     ),
     *(
         Listed(
+            "configs.a_node_*", "*", f"*.configs.{key}{path}",
+            "all nodes are processes of one host, so followers keep up within a shorter time",
+        )
+        for key in ("replica.fetch.backoff.ms", "replica.lag.time.max.ms")
+        for path in (".value", ".synonyms.0.value")
+    ),
+    *(
+        Listed(
             "configs.a_node_*", "*", f"*.configs.transaction.state.log.num.partitions{path}",
             "one process coordinates all transactions, so their log needs no more partitions",
         )
