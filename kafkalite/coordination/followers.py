@@ -46,9 +46,11 @@ class FollowerPlacement:
         of_topic = {n: self._image.replica_count(n, topic_id) for n in self._nodes}
         for leader in leaders.values():
             self._count(leader, of_topic)
+        if factor == 1:
+            return {index: (leader,) for index, leader in leaders.items()}
         turns: dict[int, deque[int]] = {leader: deque() for leader in leaders.values()}
         begun = Counter[int]()
-        successors = {leader: dict.fromkeys(self._nodes, 0) for leader in turns}
+        successors = {leader: self._behind(leader) for leader in turns}
         placed = {}
         for index, leader in leaders.items():
             followers: list[int] = []
@@ -61,11 +63,17 @@ class FollowerPlacement:
                 followers.append(node_id)
                 self._count(node_id, of_topic)
             if len(followers) > 1:
-                counts = successors[leader]
-                followers.sort(key=counts.__getitem__)
-                counts[followers[0]] += 1
+                # By how often each was the first follower of this leader, then by its distance.
+                ranks = successors[leader]
+                followers.sort(key=ranks.__getitem__)
+                ranks[followers[0]] += self.node_count
             placed[index] = self._active_first(leader, *followers)
         return placed
+
+    def _behind(self, leader: int) -> dict[int, int]:
+        """Return the distance of each node behind a leader."""
+        start = self._position.get(leader, 0)
+        return {n: (at - start) % self.node_count for n, at in self._position.items()}
 
     def _active_first(self, *replicas: int) -> Nodes:
         return tuple(sorted(replicas, key=self._away.__contains__)) if self._away else replicas

@@ -109,6 +109,12 @@ def test_each_node_is_next_to_lead_for_a_part_of_a_leaders_partitions():
     assert sorted(replicas_of(controller, "a")) == sorted(permutations((1, 2, 3)))
 
 
+def test_leaders_of_few_partitions_are_followed_by_different_nodes():
+    controller = cluster_of(workers=3)
+    create(controller, NewTopic("a", 3, 3))
+    assert replicas_of(controller, "a") == [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
+
+
 def test_standby_workers_follow_the_leading_ones():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", 4, 2), limits=ONE_LEADS)
