@@ -8,7 +8,7 @@ whole state comes from its records.
 Decisions about nodes are in nodes.py, about topics in topics.py, placement in placement.py, config
 changes in configs.py, and new leader epochs of logs that lost records in leader_epochs.py.
 
-Left out: decisions about replicas (replication/) have no caller in the broker.
+Left out: of the decisions about replicas (replication/) only elections have a caller in the broker.
 """
 
 from __future__ import annotations
