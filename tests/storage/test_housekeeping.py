@@ -176,8 +176,8 @@ def test_checkpoint_is_written_soon_after_logs_become_durable(tmp_path: Path) ->
 def test_recovery_of_an_os_log_starts_at_the_background_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkalite.storage.log.log.SNAPSHOT_EVERY", 1)
-    monkeypatch.setattr("kafkalite.storage.log.log.SNAPSHOT_EVERY_PRODUCER", 0)
+    monkeypatch.setattr("kafkalite.storage.log.checkpoint_snapshots.SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr("kafkalite.storage.log.checkpoint_snapshots.SNAPSHOT_EVERY_PRODUCER", 0)
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     logs.flusher = Flusher(disk=QuickDisk())

@@ -193,8 +193,8 @@ def test_restored_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_recovery_starts_at_the_last_snapshot_before_its_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkalite.storage.log.log.SNAPSHOT_EVERY", 1000)
-    monkeypatch.setattr("kafkalite.storage.log.log.SNAPSHOT_EVERY_PRODUCER", 0)
+    monkeypatch.setattr("kafkalite.storage.log.checkpoint_snapshots.SNAPSHOT_EVERY", 1000)
+    monkeypatch.setattr("kafkalite.storage.log.checkpoint_snapshots.SNAPSHOT_EVERY_PRODUCER", 0)
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
     for first in range(0, 200, 10):
         write(log, 10, first)

@@ -43,14 +43,15 @@ from kafkalite.records.decode_steps import DecodeSteps
 from kafkalite.storage.compaction import segment_swap
 from kafkalite.storage.compaction.cleaning_job import CleanedGroup, SourceSegment
 from kafkalite.storage.files import layout
-from kafkalite.storage.files.disk import ERRORS_OF_ONE_LOG, TRANSIENT_ERRORS, DiskFailed, failed
+from kafkalite.storage.files.disk import DiskFailed, failed
 from kafkalite.storage.files.opening_lock import OpeningLock
 from kafkalite.storage.files.write_back import write_back_failed
 from kafkalite.storage.log import log_truncation, replicated_append
 from kafkalite.storage.log.batch_validator import BatchValidator
+from kafkalite.storage.log.checkpoint_snapshots import CheckpointSnapshots
 from kafkalite.storage.log.log_flushes import LogFlush, LogFlushes
 from kafkalite.storage.log.log_truncation import LogCut, LogTruncation
-from kafkalite.storage.log.recovery import SAVED_SIZE_MIN, Recovery, RecoveryFlush
+from kafkalite.storage.log.recovery import Recovery, RecoveryFlush
 from kafkalite.storage.log.replicated_append import (
     GAP_RESERVE,
     InvalidReplicatedBatch,
@@ -67,11 +68,6 @@ from kafkalite.storage.state.partition_metadata import TopicIdPartition
 from kafkalite.storage.state.verification import VerificationGuard
 
 log = logging.getLogger("kafkalite.storage")
-
-SNAPSHOT_EVERY = SAVED_SIZE_MIN
-SNAPSHOT_EVERY_PRODUCER = 4 << 10
-"""Bytes written, and further bytes for each producer, after which a producer snapshot is taken
-between two segments: scanning them again would take longer than writing it."""
 
 
 class LogAppendResult(NamedTuple):
@@ -143,9 +139,7 @@ class Log:
         """True while the log cleaner reads its segments, so that retention keeps them."""
         self.generation = 0
         """Increases whenever segments are removed or replaced, for readers that keep some."""
-        self._snapshot_size = 0
-        """Value of `written_size` at the last producer snapshot between two segments."""
-        self._snapshot_offset = 0
+        self._snapshots = CheckpointSnapshots(self.segments, self.producers, environment.disk)
         self._clock = environment.clock
         self._disk = environment.disk
         self._checkpoint = environment.checkpoint
@@ -429,33 +423,10 @@ class Log:
         self.last_batch_offset = self.end_offset
 
     def take_snapshot_if_due(self) -> None:
-        """Take a producer snapshot and write the index entries once enough was written since the
-        last one, so that recovery after a crash need not scan from further back."""
-        due = SNAPSHOT_EVERY + SNAPSHOT_EVERY_PRODUCER * len(self.producers)
-        if self.failure is not None or self.written_size - self._snapshot_size < due:
-            return
-        if self._snapshot_offset > self.durable_offset:
-            return  # no recovery point has reached the last snapshot, so the one before is needed
-        self._snapshot_size = self.written_size
-        self.active.write_index_page(size_min=0)
-        between = [
-            offset
-            for offset in self.producers.snapshots()
-            if not self.segments.has_base_offset(offset)
-        ]
-        try:
-            # The last snapshot is needed until a recovery point reaches the new one.
-            for offset in between[:-1]:
-                self._disk.unlink(self.producers.snapshot_path(offset))
-            self.producers.take_snapshot(self.end_offset)
-            self._snapshot_offset = self.end_offset
-        except OSError as error:
-            if error.errno not in TRANSIENT_ERRORS | ERRORS_OF_ONE_LOG:
-                failed(error, f"{self.directory} cannot be written")
-            log.warning(
-                "Producer snapshot could not be written; the next checkpoint writes one."
-                " path=%s error=%r", self.directory, error.strerror,
-            )  # fmt: skip
+        """Take a producer snapshot if enough was written since the last one; see
+        CheckpointSnapshots."""
+        if self.failure is None:
+            self._snapshots.take_if_due(self.written_size, self.end_offset, self.durable_offset)
 
     def write_index_page(self) -> None:
         """Write index entries once a page of them has been collected."""
@@ -610,7 +581,7 @@ class Log:
         # Of the segment that was created, which holds no record.
         self.last_batch_position = self.flush_state.durable_position = 0
         self.gaps_to = min(self.gaps_to, cut.end_offset)
-        self._snapshot_offset = min(self._snapshot_offset, cut.end_offset)
+        self._snapshots.lower(cut.end_offset)
         self.deferred_deletes.add(removed.granted, 0)
         self.deferred_deletes.add(removed.others, self.config.file_delete_delay_ms)
 
