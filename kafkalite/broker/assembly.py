@@ -45,7 +45,7 @@ def single_node(settings: Settings, reactor: Reactor, logs: LogManager, listener
 def _evacuate_others(node: Node) -> None:
     """Move the partitions in other nodes' directories here; retry later if the disk is full."""
     if not evacuate(
-        node.root, {SUPERVISOR_ID}, node.directory_of, node.logs.file_system,
+        node.root, {SUPERVISOR_ID}, node.directory_at, node.logs.file_system,
         is_deleted=node.is_deleted,
     ):  # fmt: skip
         node.reactor.call_later(EVACUATE_RETRY_MS, lambda: _evacuate_others(node))
@@ -80,13 +80,14 @@ def register_nodes(
 def create_missing_logs(controller: LocalController, data: Path) -> None:
     """Create empty logs for partitions reassigned before their first leader had created them.
 
-    Must be called before any node runs.
+    Only of partitions with one replica: any other gets its missing logs from its leader.  Must be
+    called before any node runs.
     """
     moved = [
-        (TopicIdPartition(topic.name, index, topic.topic_id), partition.leader)
+        (TopicIdPartition(topic.name, index, topic.topic_id), partition.replicas[0])
         for topic in controller.image.topics.values()
         for index, partition in topic.partitions.items()
-        if partition.leader_epoch > 0
+        if partition.leader_epoch > 0 and len(partition.replicas) == 1
     ]
     for path in make_never_made(data, moved):
         log.warning("Log is missing on all nodes; created it empty. directory=%s", path)

@@ -53,7 +53,6 @@ from kafkalite.config.settings import Settings
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage
 from kafkalite.coordination.leader_epochs import EpochRenewal
 from kafkalite.coordination.topic_names import TRANSACTION_STATE
-from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.internal import CONFIG, FEATURE, TypedRecord
 from kafkalite.storage.files.flusher import Flusher
 from kafkalite.storage.files.layout import node_directory
@@ -191,7 +190,9 @@ class Node:
         """
         self.add_settings_listener(self._apply_settings)
         self.logs.transfer_foreign_logs(
-            self.directory_of, is_image_current=self.controller.is_local
+            self.directory_of,
+            is_image_current=self.controller.is_local,
+            is_replicated=self._is_replicated,
         )
         loaded = self.logs.load(self._topic_settings)
         if self._local_controller is not None:
@@ -332,12 +333,18 @@ class Node:
     # -- reconciliation ----------------------------------------------------------------------
 
     def directory_of(self, topic: str, index: int, topic_id: bytes) -> Path | None:
-        """Return the directory of the node that leads a partition, or None if it is in no topic."""
-        known = self.image.topics.get(topic)
-        partition = known.partitions.get(index) if known is not None else None
-        if known is None or partition is None or topic_id not in (known.topic_id, NO_ID):
-            return None
-        return node_directory(self.root, partition.leader)
+        """Return where a log in this node's directory belongs; see `directory_at`."""
+        return self.directory_at(self.node_id, topic, index, topic_id)
+
+    def directory_at(self, node_id: int, topic: str, index: int, topic_id: bytes) -> Path | None:
+        """Return where a log in a node's directory belongs; see DirectoryAt."""
+        replicas = self.image.replicas_of(topic, index, topic_id)
+        if node_id in replicas:
+            return node_directory(self.root, node_id)
+        return node_directory(self.root, replicas[0]) if len(replicas) == 1 else None
+
+    def _is_replicated(self, topic: str, index: int, topic_id: bytes) -> bool:
+        return len(self.image.replicas_of(topic, index, topic_id)) > 1
 
     def is_deleted(self, topic_id: bytes) -> bool:
         """Return whether a topic is known to be deleted, as opposed to unknown."""

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from kafkalite.config.resources import SCOPES, Resource
 from kafkalite.config.topic import WORKER_DEDICATED
 from kafkalite.coordination.partition_image import (
+    Nodes,
     PartitionImage,
     change_record,
     new_partition,
@@ -29,6 +30,7 @@ from kafkalite.coordination.partition_image import (
 )
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import UnknownTopicId, UnknownTopicOrPartition
+from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.internal import (
     CLUSTER,
     CONFIG,
@@ -203,6 +205,15 @@ class ClusterImage:
         if kind == Resource.TOPIC:
             return self.topic(name).config
         return self.configs.get((kind, name), {})
+
+    def replicas_of(self, topic: str, index: int, topic_id: bytes) -> Nodes:
+        """Return the nodes that are replicas of a partition, none if it is in no topic; NO_ID, of a
+        log whose topic id was lost, counts as the topic's."""
+        known = self.topics.get(topic)
+        partition = known.partitions.get(index) if known is not None else None
+        if known is None or partition is None or topic_id not in (known.topic_id, NO_ID):
+            return ()
+        return partition.replicas
 
     def replay(self, record: TypedRecord) -> None:
         """Apply one record."""

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from kafkalite.broker.controller.replica_lookup import ReplicaLookup
 from kafkalite.clock import SystemClock
 from kafkalite.config.broker import WORKERS
 from kafkalite.config.listener import Listener
@@ -174,7 +175,7 @@ class Launcher:
         """Lock the data directory and bind the listeners, or adopt those of the last run."""
         if self.carried is None:
             self.directory.lock()
-            check_directories(self.data)
+            check_directories(self.data, ReplicaLookup(self.data))
             self.publisher.remove_files_or_refuse()
             for node_id in sorted(self.nodes.desired):
                 self.nodes.process(node_id).listener = self.nodes.ports.bind_first(node_id)

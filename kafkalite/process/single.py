@@ -20,6 +20,7 @@ from pathlib import Path
 
 from kafkalite.broker.assembly import single_node
 from kafkalite.broker.controller.compaction_demand import CompactionDemand
+from kafkalite.broker.controller.replica_lookup import ReplicaLookup
 from kafkalite.broker.node import Node
 from kafkalite.broker.node_metrics import start_metrics
 from kafkalite.broker.node_settings import reactor_limits
@@ -127,7 +128,7 @@ class SingleProcessBroker:
         ports = Ports(self.address, before, self.settings[SOCKET_LISTEN_BACKLOG_SIZE])
         if self.carried is None:
             self.directory.lock()
-            check_directories(self.data)
+            check_directories(self.data, ReplicaLookup(self.data))
             self.publisher.remove_files_or_refuse()
             listener = ports.bind_first(SUPERVISOR_ID)
             self.services.bind()

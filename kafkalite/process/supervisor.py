@@ -75,7 +75,7 @@ def run(spec: SpawnSpec) -> int:
     if spec.is_first_start:
         create_missing_logs(controller, spec.data)
     existing = {*controller.image.nodes, *spec.nodes}
-    evacuate(spec.data, existing, node.directory_of, logs.file_system, is_deleted=node.is_deleted)
+    evacuate(spec.data, existing, node.directory_at, logs.file_system, is_deleted=node.is_deleted)
     node.serve_locally(spec.run_directory)
     node.open()
     supervisor = Supervisor(spec, node, controller, reactor)
@@ -251,7 +251,7 @@ class Supervisor:
         existing = {*self._controller.image.nodes, *processes}
         node = self._node
         evacuate(
-            self._data, existing, node.directory_of, node.logs.file_system,
+            self._data, existing, node.directory_at, node.logs.file_system,
             is_deleted=node.is_deleted,
         )  # fmt: skip
 

@@ -196,7 +196,7 @@ class Cluster:
         evacuate(
             self.directory,
             {*controller.image.nodes, *addresses},
-            made.node.directory_of,
+            made.node.directory_at,
             made.logs.file_system,
             QuickDisk(),
             is_deleted=made.node.is_deleted,

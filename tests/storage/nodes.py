@@ -1,7 +1,9 @@
-"""Log managers of several nodes on one data directory; the test sets the leader of t-0."""
+"""Log managers of several nodes on one data directory; the test sets the leader of t-0, or several
+replicas of it."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from kafkalite.clock import ManualClock
@@ -10,7 +12,7 @@ from kafkalite.storage.files import layout
 from kafkalite.storage.files.disk import Disk
 from kafkalite.storage.log.log import Log
 from kafkalite.storage.manager.log_manager import LogManager
-from tests.storage.factories import TOPIC_ID, manager, settings
+from tests.storage.factories import TOPIC_ID, batch, manager, settings
 
 T = ("t", 0)
 
@@ -21,6 +23,8 @@ class Nodes:
     def __init__(self, data: Path, disk: Disk | None = None) -> None:
         self.data = data
         self.leader = 1
+        self.replicas: tuple[int, ...] = ()
+        """The replicas of t-0; empty if the leader is the only one."""
         self.settings = settings()
         self.clock = ManualClock()
         self.disk = disk
@@ -29,7 +33,9 @@ class Nodes:
     def __getitem__(self, node_id: int) -> LogManager:
         if node_id not in self._open:
             logs = manager(self.data, self.clock, self.disk, node_id)
-            logs.transfer_foreign_logs(self.belongs)
+            logs.transfer_foreign_logs(
+                partial(self.belongs_at, node_id), is_replicated=self.is_replicated
+            )
             logs.load(lambda topic: self.settings)
             logs.set_strays()
             self._open[node_id] = logs
@@ -40,6 +46,26 @@ class Nodes:
         if (topic, index) == T and topic_id in (TOPIC_ID, NO_ID):
             return self.path(self.leader)
         return None
+
+    def belongs_at(self, node_id: int, topic: str, index: int, topic_id: bytes) -> Path | None:
+        """Return where a log in a node's directory belongs."""
+        if not self.is_replicated(topic, index, topic_id):
+            return self.belongs(topic, index, topic_id)
+        return self.path(node_id) if node_id in self.replicas else None
+
+    def is_replicated(self, topic: str, index: int, topic_id: bytes) -> bool:
+        """Return whether a partition has several replicas."""
+        return bool(self.replicas) and (topic, index) == T and topic_id in (TOPIC_ID, NO_ID)
+
+    def create_replica(self, node_id: int, *values: bytes) -> Log:
+        """Create a replica of t-0 at a node, with records that are flushed and checkpointed."""
+        log = self[node_id].create("t", TOPIC_ID, 0, self.settings)
+        log.is_replicated = True
+        for value in values:
+            log.append(batch(value), 0)
+        log.flush()
+        self[node_id].checkpoint()
+        return log
 
     def begin(self, node_id: int) -> None:
         """Open a node's manager."""

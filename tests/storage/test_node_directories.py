@@ -113,13 +113,14 @@ def test_logs_of_removed_nodes_are_transferred_to_their_leaders(
 
 
 def cleared(data: Path, node_ids: list[int], nodes: Nodes, disk: Disk) -> bool:
-    return evacuate(data, node_ids, nodes.belongs, FileSystem(data, disk), disk)
+    return evacuate(data, node_ids, nodes.belongs_at, FileSystem(data, disk), disk)
 
 
 def test_evacuation_removes_checkpoints_only_after_the_flush(
     tmp_path: Path,
 ) -> None:
     nodes = filled(tmp_path, 1, 2)
+    nodes.leader = 2
     disk = RecordingDisk()
     assert cleared(tmp_path, [0, 2], nodes, disk) is True
     calls = [call for call, *_ in disk.journal]
@@ -144,7 +145,7 @@ def test_failed_evacuation_is_retried(tmp_path: Path) -> None:
         disk.armed = False
         file_system = FileSystem(tmp_path, disk)
         disk.armed = True
-        if evacuate(tmp_path, [0], nodes.belongs, file_system, disk):
+        if evacuate(tmp_path, [0], nodes.belongs_at, file_system, disk):
             break
         assert disk.failed
     assert fail_at > 5
@@ -159,10 +160,11 @@ def test_failed_flush_of_an_evacuation_ends_the_processes(
     tmp_path: Path, call: str, code: int
 ) -> None:
     nodes = filled(tmp_path, 1, 2)
+    nodes.leader = 2
     disk = FaultyDisk(1, code, only=[call])
     disk.type_of = lambda _: EXT4  # type: ignore[method-assign]
     with pytest.raises(WriteBackFailed):
-        evacuate(tmp_path, [0, 2], nodes.belongs, FileSystem(tmp_path, disk), disk)
+        evacuate(tmp_path, [0, 2], nodes.belongs_at, FileSystem(tmp_path, disk), disk)
     assert (tmp_path / FAILURE_MARK).exists() and (nodes.path(2) / FAILURE_MARK).exists()
 
 

@@ -476,7 +476,7 @@ def test_transfer_to_another_file_system_is_refused(
     for _ in range(3):
         nodes[1].tick(nodes.clock.monotonic_ms())
     assert caplog.text.count("cannot be transferred yet") == 1
-    assert not evacuate(tmp_path, [0, 2], nodes.belongs, FileSystem(tmp_path, disk), disk)
+    assert not evacuate(tmp_path, [0, 2], nodes.belongs_at, FileSystem(tmp_path, disk), disk)
     disk.full = False
     nodes[1].tick(nodes.clock.monotonic_ms())
     assert values_of(nodes.found()) == [(0, b"a"), (1, b"b")]

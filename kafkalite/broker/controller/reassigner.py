@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.coordination.image import ClusterImage
+from kafkalite.coordination.partition_image import NO_LEADER
 from kafkalite.coordination.placement import PartitionMove, PlacementLimits, drain_moves
 from kafkalite.storage.files import layout
 
@@ -181,12 +182,16 @@ class Reassigner:
 
 
 def sizes_on_disk(root: Path, image: ClusterImage) -> dict[tuple[bytes, int], int]:
-    """Return the size of each partition's segments in bytes; missing directories are omitted."""
+    """Return the size of each partition's segments in bytes; missing directories are omitted.
+
+    The size is that of one replica: the leader's, or without a leader the first.
+    """
     sizes = {}
     for topic in image.topics.values():
         for index, partition in topic.partitions.items():
             name = layout.directory_name(topic.name, index)
-            directory = layout.node_directory(root, partition.leader) / name
+            node_id = partition.replicas[0] if partition.leader == NO_LEADER else partition.leader
+            directory = layout.node_directory(root, node_id) / name
             try:
                 with os.scandir(directory) as entries:
                     sizes[topic.topic_id, index] = sum(

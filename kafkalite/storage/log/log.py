@@ -114,6 +114,8 @@ class Log:
         self.awaits_flush = recovered.awaits_flush
         self.may_have_lost_tail = recovered.may_have_lost_tail and not config.is_metadata_log
         """True if the log needs a new leader epoch before the next append."""
+        self.is_replicated = False
+        """True if its partition has several replicas; set by `open`, then by the partition."""
         self.producers = recovered.producers
         self.leader_epochs = recovered.leader_epochs
         self.end_offset = recovered.end_offset
@@ -180,6 +182,7 @@ class Log:
         recovery.release()
         opened = cls(recovery, identity, config, environment, known.log_start_offset)
         opened.cleaner_offset = min(known.cleaner_offset, opened.end_offset)
+        opened.is_replicated = known.is_replicated
         return opened
 
     def __repr__(self) -> str:

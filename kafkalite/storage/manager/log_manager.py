@@ -56,7 +56,11 @@ from kafkalite.storage.manager.foreign_logs import ForeignLogs
 from kafkalite.storage.manager.housekeeping import Housekeeping
 from kafkalite.storage.manager.log_directory import open_node_directory
 from kafkalite.storage.manager.log_loader import LogKey, LogLoader
-from kafkalite.storage.manager.recovery_points import RecoveryPoints
+from kafkalite.storage.manager.recovery_points import (
+    NEVER_REPLICATED,
+    IsReplicated,
+    RecoveryPoints,
+)
 from kafkalite.storage.state.known_state import KnownEnd, KnownLogState
 from kafkalite.storage.state.log_config import LogConfig
 from kafkalite.storage.state.log_environment import LogEnvironment
@@ -170,11 +174,19 @@ class LogManager:
         return self._logs[key]
 
     def transfer_foreign_logs(
-        self, directory_of: node_directories.DirectoryOf, *, is_image_current: bool = True
+        self,
+        directory_of: node_directories.DirectoryOf,
+        *,
+        is_image_current: bool = True,
+        is_replicated: IsReplicated = NEVER_REPLICATED,
     ) -> None:
         """Before any log is opened, transfer those that the image assigns to other nodes, if the
-        image is current (`is_image_current`); see ForeignLogs."""
+        image is current (`is_image_current`); see ForeignLogs.
+
+        `is_replicated` returns whether a partition has several replicas.
+        """
         self._directory_of = directory_of
+        self._points.is_replicated = is_replicated
         self._foreign_logs.transfer_at_start(directory_of, is_image_current=is_image_current)
 
     def load(self, settings_of: Callable[[str], Settings]) -> dict[LogKey, Log]:
@@ -311,8 +323,9 @@ class LogManager:
         log.release()
 
     def set_strays(self) -> None:
-        """Set aside logs that are in no topic, forget transferred ones that are in none, and
-        transfer those of other nodes.
+        """Set aside logs that are in no topic, and those of partitions with several replicas of
+        which this node is none; forget transferred ones that are in no topic, and transfer those of
+        other nodes.
 
         Requires an image that has all topics: the logs of a topic that it lacks would be set aside,
         and made again empty once it has it.
@@ -326,10 +339,15 @@ class LogManager:
             if identity is None or identity.topic == METADATA_TOPIC:
                 continue
             if self._directory_of(*identity) is None:
-                log.warning("Log belongs to no topic; setting it aside as stray. path=%s", path)
+                log.warning(
+                    "Log belongs to no topic or is no replica any more; setting it aside as stray."
+                    " path=%s", path,
+                )  # fmt: skip
                 partition_transfer.set_aside(self._disk, path, identity)
                 self._remove_points(path.name)
-        self._points.remove_deleted(lambda *of: self._directory_of(*of) is not None)
+        self._points.remove_deleted(
+            lambda *of: self._directory_of(*of) is not None or self._points.is_replicated(*of)
+        )
         flush_directory(self._disk, self.data)
 
     def _remove(self, log: Log) -> bool:
@@ -408,15 +426,19 @@ class LogManager:
         return True
 
     def has_lost(self, topic: str, index: int, topic_id: bytes) -> bool:
-        """Return whether this node had a partition that is on no node now: it is lost, not new."""
+        """Return whether this node had a partition that is on no node now, or its replica of one
+        with several: it is lost, not new."""
         return self._is_known(topic, index, topic_id) and not self._is_in_a_directory(
             topic, index, topic_id
         )
 
     def is_elsewhere(self, topic: str, index: int, topic_id: bytes) -> bool:
-        """Return whether this node had a partition that is on another node: it is to arrive."""
-        return self._is_known(topic, index, topic_id) and self._is_in_a_directory(
-            topic, index, topic_id
+        """Return whether this node had a partition that is on another node: it is to arrive.  A
+        replica of several never arrives."""
+        return (
+            not self._points.is_replicated(topic, index, topic_id)
+            and self._is_known(topic, index, topic_id)
+            and self._is_in_a_directory(topic, index, topic_id)
         )
 
     def _is_known(self, topic: str, index: int, topic_id: bytes) -> bool:
@@ -424,6 +446,10 @@ class LogManager:
 
     def _is_in_a_directory(self, topic: str, index: int, topic_id: bytes) -> bool:
         identity = TopicIdPartition(topic, index, topic_id)
+        if self._points.is_replicated(*identity):
+            return any(
+                path.parent == self.data for path in node_directories.holders(self.root, identity)
+            )
         # Checked twice: between two checks it may move from a node not checked yet to one that was.
         return bool(
             node_directories.holders(self.root, identity)

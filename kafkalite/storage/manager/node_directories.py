@@ -3,8 +3,12 @@
     data/            node 0's logs
     data/nodes/1/    node 1's, and so on; data/.node-1 marks that this directory was made
 
-Each log is in one node's directory.  A log moves by a rename, so no crash leaves it in two or in
-none; if it is found in two or in none, its directory was copied or removed by another program.
+A replica of a partition is a log in the directory of its node.  The log of a partition with one
+replica moves by a rename, so no crash leaves it in two directories or in none; if it is found in
+two or in none, its directory was copied or removed by another program.
+
+If a partition has several replicas, a log of it at another node was a replica that was removed
+while its node was down.  It is set aside, and never transferred.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from kafkalite.errors import KafkaStorageError, Refusal
@@ -33,8 +38,12 @@ from kafkalite.storage.state.partition_metadata import (
 log = logging.getLogger("kafkalite.storage")
 
 DirectoryOf = Callable[[str, int, bytes], Path | None]
-"""Returns the directory of the node that a partition (topic, number, topic id) belongs to, or None
-if it is in no topic."""
+"""Returns where the log of a partition (topic, number, topic id) in a node's directory belongs: in
+this directory if the node is a replica; in that of the only replica, another node; None if the
+partition is in no topic, or has several replicas of which the node is none."""
+
+DirectoryAt = Callable[[int, str, int, bytes], Path | None]
+"""The same for the directory of the node with an id."""
 
 
 def logs_in(directory: Path) -> Iterator[tuple[Path, TopicIdPartition]]:
@@ -46,11 +55,15 @@ def logs_in(directory: Path) -> Iterator[tuple[Path, TopicIdPartition]]:
             yield path, identity
 
 
-def check_directories(data: Path) -> None:
-    """Refuse a data directory that lacks a node's directory, or that has a partition twice.
+def check_directories(
+    data: Path, replicas_of: Callable[[TopicIdPartition], Collection[int]] = lambda _: ()
+) -> None:
+    """Refuse a data directory that lacks a node's directory, or that has a partition with one
+    replica twice.
 
     Called before any node has a process: each node begins by moving foreign logs, and
-    would take a copy for a partition transfer.
+    would take a copy for a partition transfer.  `replicas_of` returns the nodes that are replicas
+    of a partition; it is called only for one that is in several directories.
     """
     directories = layout.node_directories(data)
     for node_id in layout.marked_nodes(data):
@@ -67,7 +80,7 @@ def check_directories(data: Path) -> None:
                 seen.setdefault(key, []).append(path)
     for (topic, partition), paths in seen.items():
         for one, other in itertools.combinations(sorted(paths), 2):
-            if _are_the_same(one, other):
+            if _are_the_same(one, other) and not _may_both_exist(one, other, replicas_of):
                 raise Refusal(
                     f"Partition {topic}-{partition} exists twice, as {one} and as {other}.  Move"
                     f" the copy out of {data}."
@@ -83,6 +96,19 @@ def _are_the_same(one: Path, other: Path) -> bool:
         and _holds_records(one)
         and _holds_records(other)
     )
+
+
+def _may_both_exist(
+    one: Path, other: Path, replicas_of: Callable[[TopicIdPartition], Collection[int]]
+) -> bool:
+    """Return whether directories of one partition are those of replicas, or of some that were
+    removed."""
+    if one.parent == other.parent:
+        return False
+    owners = (partition_transfer.identity_of(path) for path in (one, other))
+    # The topic id of one of them may be lost.
+    identity = max((owner for owner in owners if owner is not None), key=lambda owner: owner[2])
+    return len(replicas_of(identity)) > 1
 
 
 def _holds_records(directory: Path) -> bool:
@@ -105,7 +131,7 @@ def make_never_made(
 ) -> list[Path]:
     """Make empty logs for moved partitions whose logs were never made, at the nodes that lead them
     now; those nodes would wait for a transfer.  Called only at the start, when running nodes make
-    no log that another node leads.
+    no log that another node leads, and for partitions with one replica.
 
     A partition that some node remembers was made, and is lost: an operator must restore it.
     """
@@ -140,19 +166,23 @@ def _make(directory: Path, identity: TopicIdPartition, disk: Disk) -> Path:
 def evacuate(
     data: Path,
     node_ids: Collection[int],
-    belongs: DirectoryOf,
+    belongs: DirectoryAt,
     file_system: FileSystem,
     disk: Disk = DISK,
     is_deleted: Callable[[bytes], bool] = lambda topic_id: False,
 ) -> bool:
     """Transfer the logs of nodes that are not in `node_ids` and will not run again, and remove
     their directories with the logs of deleted topics.  Return False if something is left and must
-    be retried."""
+    be retried.
+
+    A directory with a log of a partition of which the node is still a replica is kept.
+    """
     done = True
     for node_id, directory in layout.node_directories(data).items():
         if node_id and node_id not in node_ids:
             try:
-                _evacuate(data, directory, belongs, file_system, disk, is_deleted)
+                belongs_from = partial(belongs, node_id)
+                _evacuate(data, directory, belongs_from, file_system, disk, is_deleted)
             except (OSError, KafkaStorageError) as error:
                 log.error(
                     "Directory of a removed node cannot be evacuated yet; retrying."
@@ -171,19 +201,29 @@ def _evacuate(
     is_deleted: Callable[[bytes], bool],
 ) -> None:
     moved = [data, directory]
+    is_replica = has_changed = False
     points = RecoveryPoints(data, directory, disk)
     for path, identity in logs_in(directory):
         target_directory = belongs(*identity)
+        if target_directory == directory:
+            is_replica = True
+            continue
+        has_changed = True
         if target_directory is None and is_deleted(identity.topic_id):
             remove_tree(disk, path)
         elif target_directory is None:
-            log.warning("Log belongs to no topic; setting it aside as stray. path=%s", path)
+            log.warning(
+                "Log belongs to no topic or is no replica any more; setting it aside as stray."
+                " path=%s", path,
+            )  # fmt: skip
             disk.rename(path, data / layout.set_aside(*identity.key, layout.STRAY_DIRECTORY))
         else:
             known = points.known_state(path, identity.topic_id)
             partition_transfer.send(disk, path, identity, known, target_directory)
             arrived = target_directory / layout.arrived(*identity)
             moved += [target_directory, arrived, arrived / layout.HANDOVER]
+    if is_replica and not has_changed:
+        return
     # The checkpoint that is removed next is needed if a power cut undoes the moves.
     try:
         file_system.sync_paths(path for path in moved if path.exists())
@@ -193,6 +233,8 @@ def _evacuate(
         if error.errno in SHORTAGE_ERRORS:
             raise
         raise write_back_failed(disk, directory / "*", error) from error
+    if is_replica:
+        return
     for path in list(directory.iterdir()):
         if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
             remove_tree(disk, path)

@@ -18,6 +18,8 @@ but the log start offset is the greatest one known.  The handover file is remove
 checkpoint holds its points.  A power cut may remove it earlier, or bring back an older one, so
 after an unclean shutdown the checkpoints of all nodes are read, which keep the points of logs
 transferred away.  A durable offset and a log start offset never decrease, so the greatest is right.
+This holds for the one log of a partition.  The replicas of a partition with several have points of
+their own, which are marked in the checkpoint: they never count for the log of another node.
 
 Only a truncation lowers a durable offset (log_truncation.py), and has the checkpoint written at
 once.
@@ -57,8 +59,14 @@ BOOT_ID = "boot_id"
 """The checkpoint's key for the boot id; no log has this name."""
 
 Point = list[Any]
-"""A recovery point, a log start offset, and the topic id they are valid for, as text; and the
-offset up to which offsets are missing between segments, if there are any."""
+"""A recovery point, a log start offset, and the topic id they are valid for, as text; the offset up
+to which offsets are missing between segments, if there are any; and true for a replica of several.
+"""
+
+IsReplicated = Callable[[str, int, bytes], bool]
+"""Returns whether a partition (topic, number, topic id) has several replicas."""
+
+NEVER_REPLICATED: IsReplicated = lambda *_: False  # noqa: E731
 
 
 class RecoveryPoints:
@@ -90,6 +98,7 @@ class RecoveryPoints:
             pass
         self._reads_other_nodes = not self.ended_cleanly
         self.drop_cache = (directory / FAILURE_MARK).exists()
+        self.is_replicated = NEVER_REPLICATED
 
     def has_point(self, name: str, topic_id: bytes) -> bool:
         """Return whether something is known of a log of this name and topic."""
@@ -105,6 +114,8 @@ class RecoveryPoints:
     def known_state(self, directory: Path, topic_id: bytes) -> KnownLogState:
         """Return the known state of the log in a directory."""
         name = directory.name
+        key = layout.partition_of(name)
+        is_replicated = key is not None and self.is_replicated(*key, topic_id)
         known = KnownLogState(drop_cache=self.drop_cache, same_boot=self._same_boot)
         point = self._points.get(name)
         if point is not None and _is_of_topic(point, topic_id):
@@ -113,12 +124,12 @@ class RecoveryPoints:
             )
         if name in self._clean:
             known = known._replace(end=KnownEnd(*self._clean[name]))
-        if self._reads_other_nodes:
+        if self._reads_other_nodes and not is_replicated:
             known = self._with_other_points(known, name, topic_id)
         handover = partition_transfer.read(directory)
         if handover is not None and handover[0].is_also(topic_id):
             known = _with_handover(known, handover[1])
-        return known
+        return known._replace(is_replicated=is_replicated)
 
     def _with_other_points(self, known: KnownLogState, name: str, topic_id: bytes) -> KnownLogState:
         """Return `known` with greater offsets from the checkpoints of other nodes, which may have
@@ -131,7 +142,9 @@ class RecoveryPoints:
                 if directory != self.directory
             ]
         for points in self._other_points:
-            if name in points and points[name][2] == written_id(topic_id) != written_id(NO_ID):
+            if name not in points or _is_of_replica(points[name]):
+                continue
+            if points[name][2] == written_id(topic_id) != written_id(NO_ID):
                 known = known._replace(
                     recovery_point=max(known.recovery_point, points[name][0]),
                     log_start_offset=max(known.log_start_offset, points[name][1]),
@@ -146,8 +159,9 @@ class RecoveryPoints:
         points; a damaged log is not truncated below `damaged_to` by later starts either."""
         recovery_point = max(known.recovery_point, damaged_to)
         self._points[name] = new_point(
-            recovery_point, known.log_start_offset, topic_id, known.gaps_to or 0
-        )
+            recovery_point, known.log_start_offset, topic_id, known.gaps_to or 0,
+            is_replicated=known.is_replicated,
+        )  # fmt: skip
         self._clean.pop(name, None)
 
     def remove(self, name: str) -> None:
@@ -338,7 +352,7 @@ def _checked(content: Any) -> dict[str, Point]:
     points: dict[str, Point] = {}
     for name, point in content.items() if isinstance(content, dict) else ():
         match point:
-            case [int(), int(), str()] | [int(), int(), str(), int()] if is_id(point[2]):
+            case [int(), int(), str(), *rest] if is_id(point[2]) and _are_valid(rest):
                 points[name] = point
             case [int(), int()]:  # as written before topics' ids were
                 points[name] = [*point, written_id(NO_ID)]
@@ -349,10 +363,30 @@ def _checked(content: Any) -> dict[str, Point]:
     return points
 
 
-def new_point(recovery_point: int, log_start_offset: int, topic_id: bytes, gaps_to: int) -> Point:
+def _are_valid(rest: list[Any]) -> bool:
+    match rest:
+        case [] | [int()] | [int(), bool()]:
+            return True
+    return False
+
+
+def new_point(
+    recovery_point: int,
+    log_start_offset: int,
+    topic_id: bytes,
+    gaps_to: int,
+    *,
+    is_replicated: bool = False,
+) -> Point:
     """Return a point; without gaps as it is in most logs, so that the checkpoint stays small."""
     point: Point = [recovery_point, log_start_offset, written_id(topic_id)]
+    if is_replicated:
+        return [*point, gaps_to, True]
     return [*point, gaps_to] if gaps_to else point
+
+
+def _is_of_replica(point: Point) -> bool:
+    return len(point) > 4 and bool(point[4])
 
 
 def _gaps_to(point: Point) -> int:

@@ -36,6 +36,8 @@ class KnownLogState(NamedTuple):
     gaps_to: int | None = None
     """Offset up to which offsets are missing between its segments, as another broker's log cleaner
     may leave them; None if it was not open here before."""
+    is_replicated: bool = False
+    """True if its partition has several replicas, so that it may differ from the other logs."""
 
 
 NOTHING_KNOWN = KnownLogState()
