@@ -50,6 +50,17 @@ def found_in(log: Log, stable: int | None = None, now_ms: int = LATER) -> Cleana
     return cleanable_range(log, log.end_offset if stable is None else stable, now_ms)
 
 
+@pytest.mark.parametrize(("high_watermark", "count"), [(0, 0), (15, 1), (20, 2), (30, 3)])
+def test_segments_at_the_high_watermark_are_not_cleaned(
+    tmp_path: Path, high_watermark: int, count: int
+) -> None:
+    log = segmented(tmp_path, NOW, NOW, NOW)
+    log.committed_limit = lambda: high_watermark
+    found = found_in(log)
+    assert found.first_uncleanable_offset == high_watermark
+    assert found.cleanable_size == sum(segment.size for segment in log.segments[:count])
+
+
 def test_closed_segments_of_a_log_that_was_never_cleaned_are_dirty(tmp_path: Path) -> None:
     log = segmented(tmp_path, NOW, NOW, NOW)
     found = found_in(log)

@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -406,6 +407,18 @@ def test_retention_by_size_keeps_at_least_retention_bytes(tmp_path: Path) -> Non
     assert 2500 <= log.size < before
     assert log.size - log.segments[0].size < 2500
     assert log.log_start_offset == log.segments[0].base_offset
+
+
+@pytest.mark.parametrize("reason", [keys.RETENTION_MS, keys.RETENTION_BYTES])
+def test_retention_keeps_what_is_not_committed(tmp_path: Path, reason: Any) -> None:
+    clock = ManualClock()
+    log = filled(tmp_path, 60, clock=clock, values={reason: 0})
+    clock.advance(10)
+    second, third = (segment.base_offset for segment in log.segments[1:3])
+    for high_watermark, start in ((0, 0), (third - 1, second), (third, third), (60, 60)):
+        log.committed_limit = lambda found=high_watermark: found  # type: ignore[misc]
+        log.retain()
+        assert log.log_start_offset == log.segments[0].base_offset == start
 
 
 @pytest.mark.parametrize("policy", [("compact",), ()])

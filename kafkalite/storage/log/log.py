@@ -23,6 +23,7 @@ time-based retention delete segments, as in Kafka too.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,6 +99,12 @@ RECOVERED = OpenOptions()
 class Log:
     """The log of one partition."""
 
+    is_replicated = False
+    """True if its partition has several replicas; set by `open`, then by the partition."""
+    committed_limit: Callable[[], int] | None = None
+    """Returns the high watermark of a replicated log: what is above may be truncated, so retention
+    and the log cleaner leave it alone."""
+
     def __init__(
         self,
         recovered: Recovery,
@@ -114,8 +121,6 @@ class Log:
         self.awaits_flush = recovered.awaits_flush
         self.may_have_lost_tail = recovered.may_have_lost_tail and not config.is_metadata_log
         """True if the log needs a new leader epoch before the next append."""
-        self.is_replicated = False
-        """True if its partition has several replicas; set by `open`, then by the partition."""
         self.producers = recovered.producers
         self.leader_epochs = recovered.leader_epochs
         self.end_offset = recovered.end_offset
@@ -229,7 +234,11 @@ class Log:
     def readable_offset(self) -> int:
         """The offset below which records are not truncated any more; retention never passes it."""
         flushed = self.config.durability.flushes_each_append
-        return self.durable_offset if flushed else self.end_offset
+        return self.committed_end(self.durable_offset if flushed else self.end_offset)
+
+    def committed_end(self, offset: int) -> int:
+        """Return an offset, or the high watermark of a replicated log if that is lower."""
+        return offset if self.committed_limit is None else min(offset, self.committed_limit())
 
     # -- appending ---------------------------------------------------------------------------
 

@@ -4,8 +4,9 @@
     [segment 0  ][segment 900  ][segment 4096 ]         [segment 9120 ][active]
     log start offset           first dirty offset       first uncleanable offset
 
-Uncleanable are the active segment, what lies at or above the last stable offset, and with
-min.compaction.lag.ms the first segment with a younger record and all after it.  A pass is due if
+Uncleanable are the active segment, what lies at or above the last stable offset or the high
+watermark of a replicated log, and with min.compaction.lag.ms the first segment with a younger
+record and all after it.  A pass is due if
 the dirty ratio exceeds min.cleanable.dirty.ratio, if a cleanable record is older than
 max.compaction.lag.ms, or if it was requested.
 
@@ -62,7 +63,7 @@ def cleanable_range(log: Log, last_stable_offset: int, now_ms: int) -> Cleanable
     segments = log.segments
     first_dirty = first_dirty_offset(log)
     dirty = segments[segments.number_of(first_dirty) : len(segments) - 1]
-    uncleanable = min(last_stable_offset, log.active.base_offset)
+    uncleanable = log.committed_end(min(last_stable_offset, log.active.base_offset))
     lag_ms = log.config.min_compaction_lag_ms
     if lag_ms > 0:
         for segment in dirty:

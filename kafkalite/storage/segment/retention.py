@@ -3,7 +3,8 @@
 Three reasons, as in Kafka: every record is older than retention.ms, by the records' timestamps;
 the log is at least retention.bytes large without it; or it is below the log start offset.  Only the
 last reason applies to a log whose cleanup.policy is not `delete`.  Only whole segments are removed,
-from the log's beginning, and never past the readable offset.
+from the log's beginning, and never past the readable offset, which is not above the high watermark
+of a replicated log.
 """
 
 from __future__ import annotations
