@@ -55,7 +55,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def durable_offset(self) -> int:
-        """The end of the flushed records."""
+        """The end of the flushed records, below the start of a leader epoch that is not flushed."""
 
 
 class FollowerLog(ReplicatedLog, Protocol):

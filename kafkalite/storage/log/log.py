@@ -438,7 +438,8 @@ class Log:
         """Take a producer snapshot if enough was written since the last one; see
         CheckpointSnapshots."""
         if self.failure is None:
-            self._snapshots.take_if_due(self.written_size, self.end_offset, self.durable_offset)
+            durable_offset = self.flush_state.durable_offset
+            self._snapshots.take_if_due(self.written_size, self.end_offset, durable_offset)
 
     def write_index_page(self) -> None:
         """Write index entries once a page of them has been collected."""
@@ -448,7 +449,13 @@ class Log:
 
     @property
     def durable_offset(self) -> int:
-        """The offset below which the log is durable."""
+        """The offset below which the log is durable.
+
+        At most the end of the flushed records.  Of a replicated log it is below the start of a
+        leader epoch until the epoch itself is flushed, and -1 if that starts at offset 0.
+        """
+        if self.is_replicated:
+            return self._flushes.durable_offset
         return self.flush_state.durable_offset
 
     @property
@@ -458,7 +465,10 @@ class Log:
 
     def flush_begin(self, *, closed_only: bool = False) -> LogFlush | None:
         """Begin a flush, to be submitted to a Flusher; see LogFlushes.begin."""
-        return self._flushes.begin(self.end_offset, self.written_size, closed_only=closed_only)
+        return self._flushes.begin(
+            self.end_offset, self.written_size, closed_only=closed_only,
+            with_epochs=self.is_replicated,
+        )  # fmt: skip
 
     def flush_end(self, flush: LogFlush) -> None:
         """Take the result of a flush; see LogFlushes.end."""
@@ -691,8 +701,9 @@ class Log:
             self.leader_epochs.save(self._disk, path, flushed=flushed)
         retained_batches = self.producers.retained_batches()
         return KnownEnd(
-            self.end_offset, self.active.size, self.durable_offset, retained_batches, True
-        )
+            self.end_offset, self.active.size, self.flush_state.durable_offset,
+            retained_batches, True,
+        )  # fmt: skip
 
     def release(self) -> None:
         """Release the files; readers that hold slices keep theirs."""

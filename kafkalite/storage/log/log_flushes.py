@@ -6,6 +6,10 @@ A flush covers the segments from the one that holds the durable offset on, their
 snapshots taken when they were rolled, the leader epochs, and, for files made since the last flush,
 the names in the directory.
 
+A replica of several is compared with the others by the last leader epoch of its log and its end, so
+the start of an epoch counts as durable only once the epoch is in the file on the disk, and a flush
+is begun for the epoch alone, too.
+
 Not thread-safe: used on the event loop of the worker that owns the log; a thread only runs a
 LogFlush.
 """
@@ -140,8 +144,8 @@ class LogFlush:
 class LogFlushes:
     """The flushes of one log."""
 
-    __slots__ = ("_created_count_flushed", "_disk", "_epochs", "_is_epochs_in_flight", "_segments",
-                 "_state")  # fmt: skip
+    __slots__ = ("_created_count_flushed", "_disk", "_epochs", "_epochs_in_flight_from",
+                 "_is_epochs_in_flight", "_segments", "_state")  # fmt: skip
 
     def __init__(
         self, segments: Segments, epochs: LeaderEpochCache, state: FlushState, disk: Disk
@@ -151,21 +155,40 @@ class LogFlushes:
         self._state = state
         self._disk = disk
         self._is_epochs_in_flight = False
+        self._epochs_in_flight_from: int | None = None
+        """Start of the first epoch that the flush in flight makes durable."""
         self._created_count_flushed = 0
         """Number of created segments whose names in the directory were flushed."""
 
+    @property
+    def durable_offset(self) -> int:
+        """The durable offset of a replica of several: below the start of the first leader epoch
+        that is not durable."""
+        starts = (self._epochs.unflushed_from, self._epochs_in_flight_from)
+        limits = [start - 1 for start in starts if start is not None]
+        return min([self._state.durable_offset, *limits])
+
     def begin(
-        self, end_offset: int, written_size: int, *, closed_only: bool = False
+        self,
+        end_offset: int,
+        written_size: int,
+        *,
+        closed_only: bool = False,
+        with_epochs: bool = False,
     ) -> LogFlush | None:
         """Return the flush that makes the log durable up to its end, or with `closed_only` up to
         the active segment; None if it is durable already.
+
+        `with_epochs`: also if only the leader epochs are not durable, unless a flush in flight
+        writes them.
 
         Raises KafkaStorageError if descriptors are short; a later call may succeed.
         """
         segments = self._segments
         if closed_only:
             end_offset = segments.active.base_offset
-        if end_offset <= self._state.durable_offset:
+        only_epochs = end_offset <= self._state.durable_offset
+        if only_epochs and (closed_only or not with_epochs or not self._are_epochs_due):
             return None
         files = self._closed_files()
         if not closed_only:
@@ -212,6 +235,10 @@ class LogFlushes:
             failed(error, f"{index.path} cannot be written")
         return [index.file]
 
+    @property
+    def _are_epochs_due(self) -> bool:
+        return self._epochs.unflushed_from is not None and not self._is_epochs_in_flight
+
     def _epochs_to_save(self) -> EpochsFile | None:
         epochs = self._epochs
         if not epochs.unsaved or self._is_epochs_in_flight:
@@ -223,6 +250,7 @@ class LogFlushes:
         if self._segments.directory.exists():
             directory = self._disk.open_to_flush(self._segments.directory)
         epochs.unsaved = False
+        self._epochs_in_flight_from, epochs.unflushed_from = epochs.unflushed_from, None
         self._is_epochs_in_flight = True
         return EpochsFile(directory, epochs.encoded())
 
@@ -240,15 +268,24 @@ class LogFlushes:
         self._state.in_flight -= 1
         if flush.is_superseded:
             return
-        if flush.epochs is not None:
-            self._is_epochs_in_flight = False
         if flush.refused is not None:
-            self._epochs.unsaved = True
+            self._return_epochs()
             raise KafkaStorageError(
                 f"{flush.directory} cannot be flushed: {flush.refused.strerror}"
             )
+        if flush.epochs is not None:
+            self._is_epochs_in_flight = False
+            self._epochs_in_flight_from = None
         if not flush.is_lost:
             self._advance(flush.target)
+
+    def _return_epochs(self) -> None:
+        """Note that the flush in flight has not written the epochs, or another must again."""
+        self._is_epochs_in_flight = False
+        self._epochs.unsaved = True
+        if self._epochs_in_flight_from is not None:
+            self._epochs.set_unflushed_from(self._epochs_in_flight_from)
+            self._epochs_in_flight_from = None
 
     def lower(self, end_offset: int, position: int, *, is_whole_log: bool) -> None:
         """Lower the durable offset, before the log is truncated to this end.  If the whole log is
@@ -265,8 +302,7 @@ class LogFlushes:
         if state.durable_offset > end_offset:
             state.durable_offset, state.durable_position = end_offset, position
         if self._is_epochs_in_flight:
-            self._is_epochs_in_flight = False
-            self._epochs.unsaved = True
+            self._return_epochs()
 
     def _advance(self, target: FlushTarget) -> None:
         self._created_count_flushed = max(self._created_count_flushed, target.created_count)

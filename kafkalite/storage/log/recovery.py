@@ -286,6 +286,22 @@ class Recovery:
             self._recover(known, flushing)
         except KafkaStorageError as error:
             self._quarantine(str(error))
+        if known.is_replicated and self.leader_epochs.epochs:
+            # The file was read from the page cache: the flush that wrote it may not have ended.
+            self.leader_epochs.unsaved = True
+            self.leader_epochs.set_unflushed_from(self.leader_epochs.starts[0])
+
+    def _truncate_epochs(self, known: KnownLogState) -> None:
+        """Remove the epochs behind the end.
+
+        Of a replicated log, one that begins at the end stays: by it the controller knows that the
+        log has all that its leader had.  The log of a partition with one replica does not need it.
+        """
+        if not known.is_replicated:
+            self.leader_epochs.truncate_from_end(self.end_offset)
+        elif self.leader_epochs.starts and self.leader_epochs.starts[-1] > self.end_offset:
+            self.leader_epochs.truncate_from_end(self.end_offset + 1)
+            self.leader_epochs.unsaved = True
 
     def _recover(self, known: KnownLogState, flushing: RecoveryFlush) -> None:
         recovery_point, log_start_offset = known.recovery_point, known.log_start_offset
@@ -304,7 +320,7 @@ class Recovery:
             self._remove_from(0)
             self.producers.clear()
             self._create_segment(log_start_offset)
-        self.leader_epochs.truncate_from_end(self.end_offset)
+        self._truncate_epochs(known)
         for offset in self._snapshots():
             if offset > self.end_offset:
                 self.disk.unlink(self.producers.snapshot_path(offset))

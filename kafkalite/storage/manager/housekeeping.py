@@ -212,7 +212,8 @@ class Housekeeping:
 
     def _set_point(self, found: Log) -> None:
         point = new_point(
-            found.durable_offset, found.log_start_offset, found.topic_id, found.gaps_to,
+            found.flush_state.durable_offset,  # of records; recovery finds the epochs again
+            found.log_start_offset, found.topic_id, found.gaps_to,
             is_replicated=found.is_replicated,
         )  # fmt: skip
         self._points.set_point(found.directory.name, point)

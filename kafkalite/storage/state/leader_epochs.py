@@ -30,13 +30,15 @@ UNKNOWN_END = EpochEnd(NO_EPOCH, -1)
 class LeaderEpochCache:
     """The leader epochs of one log, each with its start offset."""
 
-    __slots__ = ("epochs", "latest", "starts", "unsaved")
+    __slots__ = ("epochs", "latest", "starts", "unflushed_from", "unsaved")
 
     def __init__(self) -> None:
         self.epochs: list[int] = []
         self.starts: list[int] = []
         self.latest = NO_EPOCH
         self.unsaved = False
+        self.unflushed_from: int | None = None
+        """Start of the first epoch that was assigned and no flush of the file has begun with."""
 
     @classmethod
     def load(cls, path: Path) -> LeaderEpochCache | None:
@@ -62,6 +64,7 @@ class LeaderEpochCache:
         except (OSError, ValueError):
             return None
         cache.unsaved = False
+        cache.unflushed_from = None
         return cache
 
     def __len__(self) -> int:
@@ -79,6 +82,12 @@ class LeaderEpochCache:
         self.starts.append(start_offset)
         self.latest = epoch
         self.unsaved = True
+        self.set_unflushed_from(start_offset)
+
+    def set_unflushed_from(self, start_offset: int) -> None:
+        """Note that the epochs from this offset on may not be in the file on the disk."""
+        before = self.unflushed_from
+        self.unflushed_from = start_offset if before is None else min(before, start_offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
         """Return the end of the greatest epoch at or below; UNKNOWN_END for a later one.
@@ -124,3 +133,5 @@ class LeaderEpochCache:
     def save(self, disk: Disk, path: Path, *, flushed: bool = True) -> None:
         put_file(disk, path, self.encoded(), flushed=flushed)
         self.unsaved = False
+        if flushed:
+            self.unflushed_from = None
