@@ -1,9 +1,4 @@
-"""CleanerCheckpoint: the offset up to which each log was cleaned, in Kafka's text format.
-
-    0                      version
-    2                      number of entries
-    prices 0 48211         topic, partition, first dirty offset
-    prices 1 47310
+"""CleanerCheckpoint: the offset up to which each log was cleaned (offset_checkpoint.py).
 
 An entry that is lost costs one longer pass.  So an entry that is not valid is dropped, a full disk
 is tolerated, and the file is replaced as a whole: after a pass, once the directory with the names
@@ -19,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage.files import layout
+from kafkalite.storage.files import layout, offset_checkpoint
 from kafkalite.storage.files.disk import (
     ERRORS_OF_ONE_LOG,
     TRANSIENT_ERRORS,
@@ -33,8 +28,6 @@ if TYPE_CHECKING:
     from kafkalite.storage.files.flusher import Flusher
 
 log = logging.getLogger("kafkalite.storage")
-
-VERSION = "0"
 
 
 class CleanerCheckpoint:
@@ -96,7 +89,7 @@ class CleanerCheckpoint:
             for directory in directories:
                 if directory.exists():
                     sync_directory(disk, directory)
-            put_file(disk, self.where, encoded(offsets))
+            put_file(disk, self.where, offset_checkpoint.encoded(offsets))
         except OSError as error:
             if error.errno in TRANSIENT_ERRORS | ERRORS_OF_ONE_LOG:
                 self._refused = error
@@ -122,29 +115,13 @@ class CleanerCheckpoint:
         self._changed |= directories
 
 
-def encoded(offsets: dict[tuple[str, int], int]) -> bytes:
-    """Return the content of a checkpoint file."""
-    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-    return "".join(f"{line}\n" for line in [VERSION, str(len(lines)), *lines]).encode()
-
-
-def read(path: Path) -> dict[tuple[str, int], int]:
+def read(path: Path) -> offset_checkpoint.Offsets:
     """Return the entries of a checkpoint file; none if it is missing or damaged."""
     try:
-        lines = path.read_text("ascii").splitlines()
-        version, count, *entries = lines
-        found: dict[tuple[str, int], int] = {}
-        for entry in entries:
-            topic, partition, offset = entry.split(" ")
-            found[topic, int(partition)] = int(offset)
-        if version != VERSION or int(count) != len(entries) or min(found.values(), default=0) < 0:
-            raise ValueError("its version or count is wrong")
-    except FileNotFoundError:
-        return {}
+        return offset_checkpoint.read(path)
     except (OSError, ValueError) as error:
         log.warning(
             "Cleaner checkpoint is damaged; every log is cleaned from its start. path=%s error=%r",
             path, str(error),
         )  # fmt: skip
         return {}
-    return found

@@ -49,6 +49,7 @@ HANDOVER = "handover"
 RECOVERY_CHECKPOINT = "recovery-checkpoint"
 CLEAN_SHUTDOWN = "clean-shutdown"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 
 LOCK = ".lock"
 NODES = "nodes"

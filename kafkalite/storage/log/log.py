@@ -101,6 +101,8 @@ class Log:
 
     is_replicated = False
     """True if its partition has several replicas; set by `open`, then by the partition."""
+    high_watermark_at_start = 0
+    """The high watermark with which a replicated log was opened (high_watermarks.py)."""
     committed_limit: Callable[[], int] | None = None
     """Returns the high watermark of a replicated log: what is above may be truncated, so retention
     and the log cleaner leave it alone."""

@@ -19,6 +19,7 @@ from kafkalite.storage.files.file_system import FileSystem
 from kafkalite.storage.files.opening_lock import OpeningLock
 from kafkalite.storage.log.log import RECOVERED, Log, OpenOptions
 from kafkalite.storage.log.shared_flush import flush_recovered
+from kafkalite.storage.manager.high_watermarks import HighWatermarks
 from kafkalite.storage.manager.recovery_points import RecoveryPoints
 from kafkalite.storage.state.known_state import NOTHING_KNOWN
 from kafkalite.storage.state.log_config import LogConfig
@@ -37,12 +38,14 @@ class LogLoader:
         file_system: FileSystem,
         points: RecoveryPoints,
         cleaner_checkpoint: CleanerCheckpoint,
+        high_watermarks: HighWatermarks,
         environment: LogEnvironment,
     ) -> None:
         self._data = data
         self._file_system = file_system
         self._points = points
         self._cleaner_checkpoint = cleaner_checkpoint
+        self._high_watermarks = high_watermarks
         self._environment = environment
 
     def open(
@@ -63,6 +66,8 @@ class LogLoader:
         if config.is_metadata_log:  # deleting topics writes to it, which must not need free space
             environment = environment.without_reserve(directory)
         opened = Log.open(directory, identity, config, environment, known, options)
+        if opened.is_replicated:
+            opened.high_watermark_at_start = self._high_watermarks.at_start(opened)
         if opened.cleaner_offset >= 0:
             self._cleaner_checkpoint.set(*identity.key, opened.cleaner_offset)
         known = known._replace(gaps_to=opened.gaps_to)

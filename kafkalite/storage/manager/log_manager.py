@@ -3,6 +3,7 @@
     data/  (a worker's: data/nodes/1/)
       .lock  meta.properties                        log_directory.py
       recovery-checkpoint  clean-shutdown           recovery_points.py
+      replication-offset-checkpoint                 high_watermarks.py
       write-failed                                  a flush failed: the page cache may differ from
                                                     the disk
       __cluster_metadata-0/  flights-0/  …          one directory per log (layout.py)
@@ -53,6 +54,7 @@ from kafkalite.storage.log.log import Log, OpenOptions
 from kafkalite.storage.log.log_flushes import LogFlush
 from kafkalite.storage.manager import node_directories, partition_transfer
 from kafkalite.storage.manager.foreign_logs import ForeignLogs
+from kafkalite.storage.manager.high_watermarks import HighWatermarks
 from kafkalite.storage.manager.housekeeping import Housekeeping
 from kafkalite.storage.manager.log_directory import open_node_directory
 from kafkalite.storage.manager.log_loader import LogKey, LogLoader
@@ -135,9 +137,11 @@ class LogManager:
             self._checkpoint_lowered,
         )
         self._cleaner_checkpoint = CleanerCheckpoint(self.data, self._disk)
+        self.high_watermarks = HighWatermarks(self.data, self._disk, self._logs)
         self._loader = LogLoader(
-            self.data, self.file_system, self._points, self._cleaner_checkpoint, environment
-        )
+            self.data, self.file_system, self._points, self._cleaner_checkpoint,
+            self.high_watermarks, environment,
+        )  # fmt: skip
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply the node's new settings; each log gets its topic's from its partition."""
@@ -273,6 +277,8 @@ class LogManager:
     def _make(self, directory: Path, topic_id: bytes) -> None:
         # Not flushed: the first flush of records includes these files and names.
         self._remove_points(directory.name)
+        if (key := layout.partition_of(directory.name)) is not None:
+            self.high_watermarks.forget(key)
         self._disk.mkdir(directory)
         metadata = directory / layout.PARTITION_METADATA
         write_file(self._disk, metadata, metadata_text(topic_id))
@@ -365,6 +371,7 @@ class LogManager:
         if key is not None:
             self._cleaner_checkpoint.remove(*key)
             self._cleaner_checkpoint.write(self.flusher)
+            self.high_watermarks.remove(key)
 
     def _set_aside(self, log: Log, suffix: str) -> Path:
         aside = self.data / layout.set_aside(log.topic, log.partition, suffix)
@@ -505,6 +512,9 @@ class LogManager:
             self._space.measure()
         due_ms = self._housekeeping.tick(now_ms, self.flusher)
         self._cleaner_checkpoint.write(self.flusher)
+        high_watermarks_due_ms = self.high_watermarks.tick(now_ms, self.flusher)
+        if high_watermarks_due_ms is not None:
+            due_ms = min(due_ms, high_watermarks_due_ms)
         if self.root != self.data or self._foreign_logs.paths:
             self._foreign_logs.check()
             due_ms = min(due_ms, now_ms + FOREIGN_CHECK_MS)
@@ -526,10 +536,12 @@ class LogManager:
         self._housekeeping.checkpoint()
 
     def _checkpoint_lowered(self, topic: str, partition: int) -> None:
-        found = self._logs[topic, partition]
+        found_key = (topic, partition)
+        found = self._logs[found_key]
         if found.cleaner_offset >= 0:
             self._cleaner_checkpoint.set(topic, partition, found.cleaner_offset)
             self._cleaner_checkpoint.write(self.flusher)
+        self.high_watermarks.lower(found_key, found.flush_state.durable_offset)
         self._housekeeping.checkpoint_lowered(found)
 
     # -- shutdown ----------------------------------------------------------------------------
@@ -567,6 +579,7 @@ class LogManager:
             ends |= self._finish(logs[first : first + FINISHED_TOGETHER_MAX])
         self.checkpoint()
         self._cleaner_checkpoint.write(None)
+        self.high_watermarks.write_at_end()
         self._points.write_end(ends)
 
     def _finish(self, logs: Sequence[Log]) -> dict[str, KnownEnd]:
