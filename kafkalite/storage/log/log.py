@@ -101,6 +101,8 @@ class Log:
 
     is_replicated = False
     """True if its partition has several replicas; set by `open`, then by the partition."""
+    lost_write_back = False
+    """True if it was recovered after a failed write-back, which may have lost pages."""
     high_watermark_at_start = 0
     """The high watermark with which a replicated log was opened (high_watermarks.py)."""
     committed_limit: Callable[[], int] | None = None
@@ -190,6 +192,7 @@ class Log:
         opened = cls(recovery, identity, config, environment, known.log_start_offset)
         opened.cleaner_offset = min(known.cleaner_offset, opened.end_offset)
         opened.is_replicated = known.is_replicated
+        opened.lost_write_back = known.drop_cache and opened.may_have_lost_tail
         return opened
 
     def __repr__(self) -> str:

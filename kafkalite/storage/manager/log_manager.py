@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from kafkalite.clock import Clock
@@ -320,6 +320,18 @@ class LogManager:
         log.may_have_lost_tail = False
         log.producers.transactions.uncertain_below = log.end_offset
         self._points.set_pending(log.directory.name, False)
+        if self._points.is_of_this_boot and not self._points.is_boot_id_written:
+            self._housekeeping.checkpoint_soon()
+
+    def note_ends_reported(self, logs: Iterable[Log]) -> None:
+        """Note that the controller has taken the ends of these replicas into account (log_ends.py).
+
+        A replica needs no new epoch of its own after a power cut: the controller elects a leader
+        by the ends.  Until then the checkpoint has no boot id, as for `note_new_epoch`.
+        """
+        for reported in logs:
+            reported.may_have_lost_tail = reported.lost_write_back = False
+            self._points.set_pending(reported.directory.name, False)
         if self._points.is_of_this_boot and not self._points.is_boot_id_written:
             self._housekeeping.checkpoint_soon()
 
