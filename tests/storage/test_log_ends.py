@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafkalite.storage.files.disk import FAILURE_MARK
-from kafkalite.storage.log.log_ends import ReplicaLogEndReport, log_ends
+from kafkalite.storage.log.log_ends import ReplicaLogEndReport
 from kafkalite.storage.manager import partition_transfer
 from tests.storage.factories import TOPIC_ID
 from tests.storage.nodes import Nodes, T
@@ -24,7 +24,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 
 def ends(nodes: Nodes) -> list[ReplicaLogEndReport]:
-    return log_ends(nodes[1].logs.values())
+    return nodes[1].log_ends()
 
 
 def test_end_has_the_last_epoch_also_without_a_record(nodes: Nodes) -> None:

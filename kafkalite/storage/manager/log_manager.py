@@ -51,6 +51,7 @@ from kafkalite.storage.files.flusher import Flusher, flush_all
 from kafkalite.storage.files.open_segments import OpenSegments
 from kafkalite.storage.files.write_back import flush_directory, write_back_failed
 from kafkalite.storage.log.log import Log, OpenOptions
+from kafkalite.storage.log.log_ends import ReplicaLogEndReport, log_ends
 from kafkalite.storage.log.log_flushes import LogFlush
 from kafkalite.storage.manager import node_directories, partition_transfer
 from kafkalite.storage.manager.foreign_logs import ForeignLogs
@@ -322,6 +323,10 @@ class LogManager:
         self._points.set_pending(log.directory.name, False)
         if self._points.is_of_this_boot and not self._points.is_boot_id_written:
             self._housekeeping.checkpoint_soon()
+
+    def log_ends(self) -> list[ReplicaLogEndReport]:
+        """Return the ends of this node's replicas of partitions with several."""
+        return log_ends(self._logs.values())
 
     def note_ends_reported(self, logs: Iterable[Log]) -> None:
         """Note that the controller has taken the ends of these replicas into account (log_ends.py).
