@@ -39,6 +39,9 @@ def test_replicas_in_several_directories_pass_the_check(nodes: Nodes) -> None:
 
     check_directories(nodes.data, replicas_of)
     assert set(asked) == {TopicIdPartition("t", 0, TOPIC_ID)}
+    for node_id in (1, 2, 3):
+        nodes[node_id].logs[T].is_replicated = False
+        nodes[node_id].checkpoint()
     for replicas in ((), (1,)):
         with pytest.raises(Refusal, match="exists twice"):
             check_directories(nodes.data, lambda _, found=replicas: found)
@@ -96,6 +99,38 @@ def test_log_of_a_removed_replica_is_set_aside(nodes: Nodes) -> None:
     (kept,) = nodes.names(3)
     assert layout.is_set_aside(kept, layout.STRAY_DIRECTORY)
     assert values_of(nodes[1].logs[T]) == values_of(nodes[2].logs[T]) == [(0, b"a")]
+
+
+@pytest.mark.parametrize("evacuated", [False, True])
+def test_removed_replica_does_not_take_the_place_of_the_only_one_left(
+    nodes: Nodes, evacuated: bool
+) -> None:
+    nodes.create_replica(1, b"a", b"b", b"c")
+    nodes.create_replica(2, b"a")
+    nodes.crash()
+    nodes.replicas, nodes.leader = (), 1
+    check_directories(nodes.data, lambda _: (1,))
+    if evacuated:
+        disk = QuickDisk()
+        file_system = FileSystem(nodes.data, disk)
+        assert evacuate(nodes.data, [0, 1], nodes.belongs_at, file_system, disk)
+        (kept,) = nodes.names(0)
+    else:
+        nodes.begin(2)
+        (kept,) = nodes.names(2)
+    assert layout.is_set_aside(kept, layout.STRAY_DIRECTORY)
+    nodes.crash()
+    assert nodes.names(1) == ["t-0"]
+    assert values_of(nodes[1].logs[T]) == [(0, b"a"), (1, b"b"), (2, b"c")]
+    check_directories(nodes.data)
+
+
+def test_only_replica_that_moved_is_transferred_after_a_crash(nodes: Nodes) -> None:
+    nodes.create_replica(1, b"a")
+    nodes.crash()
+    nodes.replicas, nodes.leader = (), 2
+    nodes.begin(1)
+    assert values_of(nodes.found()) == [(0, b"a")]
 
 
 def test_replica_whose_directory_is_missing_is_lost_and_arrives_from_nowhere(nodes: Nodes) -> None:

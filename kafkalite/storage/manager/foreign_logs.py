@@ -90,6 +90,15 @@ class ForeignLogs:
         directory = self._directory_of(*identity)
         return directory if directory != self._data else None
 
+    def _send(self, path: Path, identity: TopicIdPartition, target_directory: Path) -> None:
+        """Transfer a log, or set it aside if it is a replica that was removed."""
+        if node_directories.is_removed_replica(self._points, path, identity, target_directory):
+            partition_transfer.set_aside(self._disk, path, identity)
+            self._points.remove(path.name)
+            return
+        known = self._points.known_state(path, identity.topic_id)
+        partition_transfer.send(self._disk, path, identity, known, target_directory)
+
     def _transfer_all(self) -> None:
         if not self._is_image_current:
             return
@@ -99,9 +108,8 @@ class ForeignLogs:
                 if path.exists() and partition_transfer.has_arrived(path):
                     continue  # not taken up yet
             elif path.exists():
-                known = self._points.known_state(path, identity.topic_id)
                 try:
-                    partition_transfer.send(self._disk, path, identity, known, target_directory)
+                    self._send(path, identity, target_directory)
                 except (OSError, KafkaStorageError) as error:
                     if path not in self._logged:
                         log.error(

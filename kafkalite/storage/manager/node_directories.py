@@ -8,7 +8,8 @@ replica moves by a rename, so no crash leaves it in two directories or in none; 
 two or in none, its directory was copied or removed by another program.
 
 If a partition has several replicas, a log of it at another node was a replica that was removed
-while its node was down.  It is set aside, and never transferred.
+while its node was down.  It is set aside, and never transferred.  The same holds if one replica is
+left: the checkpoint of the node says that the log was one of several.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def check_directories(
                 seen.setdefault(key, []).append(path)
     for (topic, partition), paths in seen.items():
         for one, other in itertools.combinations(sorted(paths), 2):
-            if _are_the_same(one, other) and not _may_both_exist(one, other, replicas_of):
+            if _are_the_same(one, other) and not _may_both_exist(data, one, other, replicas_of):
                 raise Refusal(
                     f"Partition {topic}-{partition} exists twice, as {one} and as {other}.  Move"
                     f" the copy out of {data}."
@@ -99,7 +100,7 @@ def _are_the_same(one: Path, other: Path) -> bool:
 
 
 def _may_both_exist(
-    one: Path, other: Path, replicas_of: Callable[[TopicIdPartition], Collection[int]]
+    data: Path, one: Path, other: Path, replicas_of: Callable[[TopicIdPartition], Collection[int]]
 ) -> bool:
     """Return whether directories of one partition are those of replicas, or of some that were
     removed."""
@@ -108,7 +109,28 @@ def _may_both_exist(
     owners = (partition_transfer.identity_of(path) for path in (one, other))
     # The topic id of one of them may be lost.
     identity = max((owner for owner in owners if owner is not None), key=lambda owner: owner[2])
-    return len(replicas_of(identity)) > 1
+    replicas = replicas_of(identity)
+    if len(replicas) > 1:
+        return True
+    kept = {layout.node_directory(data, node_id) for node_id in replicas}
+    return all(
+        path.parent in kept
+        or RecoveryPoints(data, path.parent, DISK).is_of_replica(path.name, identity.topic_id)
+        for path in (one, other)
+    )
+
+
+def is_removed_replica(
+    points: RecoveryPoints, path: Path, identity: TopicIdPartition, target_directory: Path
+) -> bool:
+    """Return whether a log was one of several replicas, and the only one that is left lies where it
+    belongs: it must not take its place.  `points` are those of the log's node."""
+    left = target_directory / layout.directory_name(*identity.key)
+    return (
+        points.is_of_replica(path.name, identity.topic_id)
+        and left.is_dir()
+        and identity.is_also(read_topic_id(left))
+    )
 
 
 def _holds_records(directory: Path) -> bool:
@@ -211,7 +233,9 @@ def _evacuate(
         has_changed = True
         if target_directory is None and is_deleted(identity.topic_id):
             remove_tree(disk, path)
-        elif target_directory is None:
+        elif target_directory is None or is_removed_replica(
+            points, path, identity, target_directory
+        ):
             log.warning(
                 "Log belongs to no topic or is no replica any more; setting it aside as stray."
                 " path=%s", path,

@@ -104,6 +104,11 @@ class RecoveryPoints:
         """Return whether something is known of a log of this name and topic."""
         return name in self._points and _is_of_topic(self._points[name], topic_id)
 
+    def is_of_replica(self, name: str, topic_id: bytes) -> bool:
+        """Return whether a log was a replica of several at the last checkpoint."""
+        point = self._points.get(name)
+        return point is not None and _is_of_topic(point, topic_id) and _is_of_replica(point)
+
     def consume_clean_shutdown(self) -> None:
         """Remove the clean-shutdown file: from here on the logs change."""
         clean = self.directory / layout.CLEAN_SHUTDOWN
