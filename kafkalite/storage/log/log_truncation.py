@@ -19,7 +19,8 @@ records that it was given, or too few bytes.
 
 Nothing in the broker calls this yet: a log has one replica, which is never truncated.
 
-Left out: the checkpoint, the flushes and the replay are synchronous, on the event loop.
+Left out: the checkpoint, the flushes and the replay are synchronous, on the event loop: 0.4 to
+0.8 s for a segment of 1 GiB, and 8 ms for each of 1,000 small logs (docs/design/durability.md).
 """
 
 from __future__ import annotations
