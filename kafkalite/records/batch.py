@@ -226,6 +226,34 @@ def build(
     return sealed(header, compress(codec, payload, level))
 
 
+def build_at(
+    timestamp: int,
+    pairs: Iterable[tuple[bytes, bytes | None]],
+    *,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    transactional: bool = False,
+) -> bytes:
+    """Return what `build` returns for these keys and values with one timestamp, in less time."""
+    entries = [(at, 0, key, value, ()) for at, (key, value) in enumerate(pairs)]
+    header = BatchHeader(
+        base_offset=0,
+        batch_length=0,
+        leader_epoch=-1,
+        magic=2,
+        crc=0,
+        attributes=TRANSACTIONAL if transactional else 0,
+        last_offset_delta=len(entries) - 1,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=-1,
+        count=len(entries),
+    )
+    return sealed(header, record_bytes.encode(entries))
+
+
 def sealed(header: BatchHeader, payload: bytes) -> bytes:
     """Return header and payload as a batch, with its length and CRC."""
     length = HEADER_SIZE - PREFIX_SIZE + len(payload)

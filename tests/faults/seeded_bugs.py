@@ -165,7 +165,7 @@ GROUP_BUGS = (
         "G14",
         "an upgrade loses the assignments of classic members",
         "kafkalite/coordination/groups/consumer/group_migration.py",
-        "        assigned = _upgraded_assignment(member, topics, epoch)",
+        "        assigned = _upgraded_assignment(classic, topic_named, epoch)",
         "        assigned: PartitionEpochs = {}",
         MIGRATION,
     ),

@@ -19,6 +19,7 @@ from kafkalite.records.batch import (
     TimestampType,
     batches,
     build,
+    build_at,
 )
 from kafkalite.records.compression import Codec
 from kafkalite.records.decode_steps import finish, recompress, scan_of, walk
@@ -92,6 +93,14 @@ def test_built_batch_has_every_header_field():
     assert header.is_transactional and header.is_control
     assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
     assert header.delete_horizon_ms is None
+
+
+@pytest.mark.parametrize("producer_id", [-1, 7])
+def test_batch_of_pairs_is_that_of_the_same_records(producer_id):
+    pairs = [(b"a", b"1"), (b"b", None), (b"", b"3")]
+    options = {"producer_id": producer_id, "producer_epoch": 2, "transactional": producer_id >= 0}
+    records = [Record(timestamp=5, key=key, value=value) for key, value in pairs]
+    assert build_at(5, pairs, **options) == build(records, **options)
 
 
 def test_records_have_the_append_time_of_a_stamped_batch():

@@ -65,11 +65,9 @@ class PartitionJournal:
             assert all(each[1:] == first[1:] for each in records), "one transaction"
             records = [each.record for each in records]
         now_ms = self._reactor.clock.wall_ms()
-        batch = record_batch.build(
-            (
-                record_batch.Record(timestamp=now_ms, key=key, value=value)
-                for key, value in map(self._codec.write, records)
-            ),
+        batch = record_batch.build_at(
+            now_ms,
+            map(self._codec.write, records),
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             transactional=producer_id >= 0,

@@ -143,7 +143,6 @@ class GroupCoordinator:
         self._waiting: dict[Any, Any] = {}
         self._unwritten: UnwrittenDecision | None = None
         self._refused: list[Reply] = []
-        self._is_loaded = False
         self._downgraded: list[str] = []
         """Groups that became classic by the last records."""
         self._topics = topics
@@ -513,10 +512,10 @@ class GroupCoordinator:
 
     def _replay_group(self, record: GroupRecord) -> None:
         """Apply a record of a group; it replaces a group of another kind."""
-        upgraded = self.groups.upgraded
-        if upgraded is not None and upgraded.skip(record):
-            if upgraded.is_complete:
-                self._add_upgraded(upgraded.group)
+        converted = self.groups.converted
+        if converted is not None and converted.replaces(record):
+            if converted.ends_with(record):
+                self._add_converted(converted.group)
             return
         group_id, kind = record.group_id, _class_of(record.kind)
         group = self.groups.get(group_id)
@@ -534,22 +533,26 @@ class GroupCoordinator:
                 return
             group = kind(group_id)
             self.groups.add(group)
-            if kind is ClassicGroup and self._is_loaded:
-                self._downgraded.append(group_id)
-                self._deadlines.set(DeadlineKey(TARGET, group_id), 0)  # the next tick begins
         self.rebalance_count += group.replay(record)
         self.groups.update_size(group)
 
-    def _add_upgraded(self, group: Group) -> None:
-        self.groups.upgraded = None
+    def _add_converted(self, group: Group) -> None:
+        """Put a group in the place of the one that it was converted from."""
+        self.groups.converted = None
+        known = self.groups.get(group.group_id)
+        if known is not None:
+            self.groups.drop(known)
         self.groups.add(group)
         self.groups.update_size(group)
-        self.rebalance_count += 1
+        if isinstance(group, ClassicGroup):
+            self._downgraded.append(group.group_id)
+            self._deadlines.set(DeadlineKey(TARGET, group.group_id), 0)  # the next tick begins
+        else:
+            self.rebalance_count += 1
 
     def loaded(self, now_ms: int, wall_ms: int = NO_TIME) -> None:
         """Begin after the last record of the log was replayed."""
         draft = self._draft(now_ms, wall_ms)
-        self._is_loaded = True
         for group in self.groups:
             if isinstance(group, ClassicGroup):
                 group.restore(draft)
@@ -582,9 +585,7 @@ class GroupCoordinator:
         for group_id in self._downgraded:
             group = self.groups.get(group_id)
             if isinstance(group, ClassicGroup):
-                group.restore(draft)
                 group.begin_rebalance(draft)
-                self.groups.update_size(group)
         self._downgraded.clear()
         return draft
 

@@ -5,7 +5,8 @@ The sizes are approximate: SIZE_MAX for the metadata and assignments of all memb
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from kafkalite.coordination.deadlines import Deadlines
 from kafkalite.coordination.groups.classic.classic_group import ClassicGroup
@@ -21,34 +22,23 @@ SMALL_SIZE = 64 << 10
 cannot keep out small ones."""
 
 
-class UpgradedGroup:
+class ConvertedGroup(NamedTuple):
     """A group that a decision makes of one of another type, in the state after its records.
 
-    It takes the place of the group that replaying these records would make: the records of a large
-    group are applied once.
+    It takes the place of the group that replaying the decision's records would make, up to the last
+    one of the conversion.  So the records of a large group are applied once.
     """
 
-    def __init__(self, group: Group, records: Sequence[GroupRecord]) -> None:
-        self.group = group
-        self._records = records
-        self._count = 0
+    group: Group
+    last: GroupRecord
 
-    def skip(self, record: GroupRecord) -> bool:
-        """Skip a replayed record if it is the group's next one; return whether it is.
+    def replaces(self, record: GroupRecord) -> bool:
+        """Return whether the group has the effect of a record that is replayed."""
+        return record.group_id == self.group.group_id
 
-        The records are replayed in their order, with no other between them.
-        """
-        expected = self._records[self._count]
-        if record is not expected and record != expected:
-            assert not self._count, f"{record} is replayed in place of {expected}"
-            return False
-        self._count += 1
-        return True
-
-    @property
-    def is_complete(self) -> bool:
-        """True if all of its records were replayed."""
-        return self._count == len(self._records)
+    def ends_with(self, record: GroupRecord) -> bool:
+        """Return whether a record is the last one that the group has the effect of."""
+        return record.kind == self.last.kind and record.value is not None
 
 
 class GroupTable:
@@ -62,7 +52,7 @@ class GroupTable:
         self._sizes: dict[str, int] = {}
         self._replaced: Group | None = None
         """The group that the last decision replaced by one of another type."""
-        self.upgraded: UpgradedGroup | None = None
+        self.converted: ConvertedGroup | None = None
         """The group that the last decision makes, until its records are replayed."""
 
     def __len__(self) -> int:
@@ -107,7 +97,7 @@ class GroupTable:
 
     def end_replacement(self, *, is_written: bool) -> None:
         """Bring back the group that a decision replaced, if the decision was not written."""
-        self.upgraded = None
+        self.converted = None
         known, self._replaced = self._replaced, None
         if known is not None and not is_written:
             other = self.get(known.group_id)

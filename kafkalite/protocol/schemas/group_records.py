@@ -176,13 +176,21 @@ def write(record: GroupRecord) -> tuple[bytes, bytes | None]:
 
 
 def _write_format(form: GroupRecordFormat, record: GroupRecord) -> tuple[bytes, bytes | None]:
-    names = record.key if form.has_name else (record.key,)
-    parts = [SHORT.pack(form.number)]
-    for name in names:
+    if form.has_name:
+        group_id, name = record.key
         name_bytes = name.encode()
-        parts += SHORT.pack(len(name_bytes)), name_bytes
+        key = _key_of_group(form.number, group_id) + SHORT.pack(len(name_bytes)) + name_bytes
+    else:
+        key = _key_of_group(form.number, record.key)
     value = None if record.value is None else VALUE_VERSION + form.value.write(0, record.value)
-    return b"".join(parts), value
+    return key, value
+
+
+@lru_cache(maxsize=100)  # the records of a group's members follow each other
+def _key_of_group(number: int, group_id: str) -> bytes:
+    """Return the key of a record of a kind, up to the group id."""
+    group_bytes = group_id.encode()
+    return SHORT.pack(number) + SHORT.pack(len(group_bytes)) + group_bytes
 
 
 def _offset_bytes(value: OffsetCommitValue) -> bytes:

@@ -513,12 +513,24 @@ class ClassicGroup:
     def interrupt(self, draft: DecisionDraft) -> None:
         """Refuse all pending requests: the group becomes another kind, if that can be written."""
         for member in self.members:
-            self._fail_pending(member, RebalanceInProgress, member.member_id, draft)
+            if member.join_token is not NO_TOKEN or member.sync_token is not NO_TOKEN:
+                self._fail_pending(member, RebalanceInProgress, member.member_id, draft)
+
+    def convert(self, epoch: int, wall_ms: int) -> GroupRecord:
+        """Make the members those of a recorded generation with their assignments; return its
+        record."""
+        self.generation.begin(None)
+        self.generation.leader = next(iter(self.members))
+        self.generation.generation_id = epoch
+        self.state, self.since_ms = GroupState.STABLE, wall_ms
+        self.recorded = self.generation.to_record(wall_ms, None)
+        return group_record(self.group_id, self.recorded)
 
     def begin_rebalance(self, draft: DecisionDraft) -> None:
-        """Begin a rebalance of a group that was restored, unless it has begun."""
-        if self.state is GroupState.STABLE:
-            self._prepare(draft)
+        """Begin the sessions and a rebalance of a group that was converted to a classic one."""
+        for member in self.members:
+            self._extend_session(member, draft)
+        self._prepare(draft)
 
     def _extend_session(self, member: ClassicMember, draft: DecisionDraft) -> None:
         draft.set_deadline(self._session(member.member_id), member.session_timeout_ms)

@@ -90,9 +90,10 @@ class ClassicMember:
 
 def protocols_size(protocols: Iterable[tuple[str, bytes]]) -> int:
     """Return the approximate memory use of a member with these protocols."""
-    return MEMBER_SIZE + sum(
-        PROTOCOL_SIZE + len(name) + len(metadata) for name, metadata in protocols
-    )
+    size = MEMBER_SIZE
+    for name, metadata in protocols:
+        size += PROTOCOL_SIZE + len(name) + len(metadata)
+    return size
 
 
 class AnyTopic:

@@ -15,7 +15,7 @@ topics' metadata replaces it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from kafkalite.coordination.deadlines import Deadlines
@@ -32,7 +32,6 @@ from kafkalite.coordination.groups.consumer.consumer_member import (
     MemberState,
     MemberSubscription,
     PartitionEpochs,
-    member_tombstones,
 )
 from kafkalite.coordination.groups.decision_draft import (
     JOIN,
@@ -185,6 +184,11 @@ class ConsumerGroup:
         """Return the member that has a partition, or still has to revoke it."""
         return self._owners.get(topic_id, {}).get(index)
 
+    def unowned(self, topic_id: bytes, indexes: Iterable[int]) -> bool:
+        """Return whether no member has any of these partitions of a topic."""
+        owners = self._owners.get(topic_id)
+        return not owners or owners.keys().isdisjoint(indexes)
+
     def is_reconciled(self, member: ConsumerMember) -> bool:
         """Return whether a member has its part of the target."""
         current = member.current
@@ -205,11 +209,13 @@ class ConsumerGroup:
     def tombstones(self) -> Iterator[GroupRecord]:
         """Yield the records that delete the group, without its offsets."""
         group_id = self.group_id
-        for member_id in self.members:
-            yield from member_tombstones(group_id, member_id)[:2]
+        keys = [GroupMemberKey(group_id, member_id) for member_id in self.members]
+        for key in keys:
+            yield GroupRecord(CURRENT_ASSIGNMENT, key, None)
+            yield GroupRecord(TARGET_MEMBER, key, None)
         yield GroupRecord(TARGET_METADATA, group_id, None)
-        for member_id in self.members:
-            yield from member_tombstones(group_id, member_id)[2:]
+        for key in keys:
+            yield GroupRecord(CONSUMER_MEMBER, key, None)
         for pattern in self.patterns:
             yield GroupRecord(TOPIC_PATTERN, GroupMemberKey(group_id, pattern), None)
         if self.has_partition_metadata:
@@ -297,13 +303,15 @@ class ConsumerGroup:
 
     # -- indexes -----------------------------------------------------------------------------
 
-    def add_member(
-        self, member: ConsumerMember, current: CurrentAssignment, target: Partitions
-    ) -> None:
-        """Add a new member, as replaying its records does."""
+    def add_member(self, member: ConsumerMember, target: Partitions) -> None:
+        """Add a new member with its assignment, as replaying its records does."""
+        member_id, current = member.member_id, member.current
         self._add(member)
-        self.target[member.member_id] = target
-        self._assign(member, current)
+        self.target[member_id] = target
+        for partitions in (current.assigned, current.pending):
+            self._own(member_id, partitions)
+        if self.is_reconciled(member):
+            self._unreconciled.discard(member_id)
 
     def _add(self, member: ConsumerMember) -> None:
         """Add a member without partitions."""
@@ -353,7 +361,7 @@ class ConsumerGroup:
             self._bump(self.assignors, subscription.assignor, change)
         if subscription.classic is not None:
             self.classic_count += change
-            for name in subscription.protocol_names:
+            for name, _ in subscription.classic.protocols:
                 self._bump(self.protocols, name, change)
         self._members_size += change * member.size
 

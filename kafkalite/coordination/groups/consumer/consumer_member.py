@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
-from kafkalite.coordination.groups.assignment.topic_partitions import Partitions, partitions_fields
+from kafkalite.coordination.groups.assignment.topic_partitions import Partitions
 from kafkalite.coordination.groups.classic.classic_members import protocols_size
 from kafkalite.protocol.schemas.consumer_group_records import (
     CONSUMER_MEMBER,
@@ -178,8 +178,9 @@ class ConsumerMember:
     def size(self) -> int:
         """Approximate memory use in bytes."""
         subscription = self.subscription
-        texts = sum(map(len, subscription.topic_names)) + len(subscription.pattern)
-        texts += len(self.member_id) + len(subscription.client_id)
+        texts = len(subscription.pattern) + len(self.member_id) + len(subscription.client_id)
+        for name in subscription.topic_names:
+            texts += len(name)
         topics_size = TOPIC_SIZE * len(subscription.topic_names)
         if subscription.classic is not None:
             topics_size += protocols_size(subscription.classic.protocols)
@@ -219,8 +220,13 @@ def _epochs(fields: Sequence[Mapping[str, Any]], epoch: int) -> PartitionEpochs:
 
 
 def _epochs_fields(partitions: PartitionEpochs) -> list[dict[str, Any]]:
-    fields = partitions_fields(partitions)
-    for each in fields:
-        epochs = partitions[each["topic_id"]]
-        each["assignment_epochs"] = [epochs[index] for index in each["partitions"]]
+    fields = []
+    for topic_id in sorted(partitions):
+        epochs = partitions[topic_id]
+        indexes = sorted(epochs)
+        fields.append({
+            "topic_id": topic_id,
+            "partitions": indexes,
+            "assignment_epochs": [epochs[index] for index in indexes],
+        })  # fmt: skip
     return fields

@@ -28,6 +28,7 @@ from kafkalite.coordination.groups.consumer.group_change import GroupChange
 from kafkalite.coordination.groups.consumer.group_migration import (
     DOWNGRADES,
     UPGRADES,
+    can_downgrade,
     downgraded,
     upgraded,
 )
@@ -48,7 +49,7 @@ from kafkalite.coordination.groups.descriptions import DescriptionSteps
 from kafkalite.coordination.groups.group import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, GroupKind
 from kafkalite.coordination.groups.group_limits import GroupLimits
 from kafkalite.coordination.groups.group_settings import ConsumerGroupSettings
-from kafkalite.coordination.groups.group_table import GroupTable, UpgradedGroup
+from kafkalite.coordination.groups.group_table import ConvertedGroup, GroupTable
 from kafkalite.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
@@ -155,7 +156,7 @@ class ConsumerMembership:
         after, records = upgraded(group, self._topics)
         draft.records += group.tombstones()
         draft.records += records
-        self._groups.upgraded = UpgradedGroup(after, records)
+        self._groups.converted = ConvertedGroup(after, records[-1])
         for member in after.members.values():
             self.extend_session(after, member, draft)
         return after
@@ -336,14 +337,15 @@ class ConsumerMembership:
         ):
             return False
         members = [*change.members()]
+        if not can_downgrade(group.group_id, members):
+            return False
         for member in members:
             if member.member_id not in group.members:
                 draft.records += member_tombstones(group.group_id, member.member_id)
+        after, record = downgraded(group, members, self._topics, draft.wall_ms)
         draft.records += group.tombstones()
-        for member_id in group.members:
-            group.drop_member_deadlines(member_id, draft.deadlines)
-        record = downgraded(group.group_id, group.epoch, members, self._topics, draft.wall_ms)
         draft.records.append(record)
+        self._groups.converted = ConvertedGroup(after, record)
         return True
 
     # -- deadlines ---------------------------------------------------------------------------

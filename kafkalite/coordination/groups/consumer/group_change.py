@@ -43,6 +43,10 @@ from kafkalite.protocol.schemas.consumer_group_records import (
 )
 from kafkalite.protocol.schemas.group_records import GroupRecord
 
+TARGET_PAUSE_MS = 100
+"""Time until the target of a large group is computed: after the tick of the event loop in which its
+epoch changed, which may be an upgrade of the group."""
+
 
 class GroupChange:
     """See the module; `settings` are those of the group."""
@@ -280,9 +284,10 @@ class GroupChange:
         topics = self._subscribed_topics()
         size = self.member_count + sum(each.partition_count for each in topics)
         size += self.group.names.total() // TOPICS_COMPARED
+        size += len(self._draft.records)  # of an upgrade, it has several for each member
         if size > INLINE_SIZE_MAX:
             # Each heartbeat comes here until that is done, so it does not look at all members.
-            self._draft.set_deadline(self.group.deadline(TARGET), 0)
+            self._draft.set_deadline(self.group.deadline(TARGET), TARGET_PAUSE_MS)
             return
         for member_id, partitions in result_of(compute_target(self._input_of(topics))).items():
             self.set_target(member_id, partitions)

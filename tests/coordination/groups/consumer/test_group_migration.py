@@ -197,6 +197,53 @@ def test_upgraded_group_is_as_its_records_restore_it(harness, instance_id):
     assert harness.machine.rebalance_count > count
 
 
+def test_downgraded_group_is_as_its_record_restores_it(harness):
+    """The decision has made the group, so replaying its records does not apply them one by one."""
+    classic = classic_pair(harness)
+    new = ConsumerClient(harness, "n", "t")
+    new.join()
+    go_on(harness, classic, new)
+    new.leave()
+    group = harness.machine.groups.get("g")
+    replayed = harness.replayed(harness.read_log())
+    replayed.loaded(0)
+    again = replayed.groups.get("g")
+    assert (group.recorded, group.since_ms) == (again.recorded, again.since_ms)
+    assert group.describe() == again.describe()
+    assert group.generation.generation_id == again.generation.generation_id
+    assert [each.member_id for each in group.members] == [each.member_id for each in again.members]
+
+
+def test_downgrade_that_cannot_be_written_leaves_the_group(harness):
+    classic = classic_pair(harness)
+    new = ConsumerClient(harness, "n", "t")
+    new.join()
+    go_on(harness, classic, new)
+    before = harness.described()
+    harness.writable = False
+    assert new.leave().code == 56
+    harness.writable = True
+    assert kind_of(harness) is ConsumerGroup
+    assert harness.described() == before
+    assert classic[0].beat().code == 0
+    new.leave()
+    assert kind_of(harness) is ClassicGroup
+
+
+def test_leaving_member_may_be_the_first_of_a_downgraded_group(harness):
+    """Its own tombstones, before those of the group, are not the group's."""
+    new = ConsumerClient(harness, "n", "t")
+    new.join()
+    classic = ClassicConsumer(harness, "a")
+    classic.join()
+    classic.take_assignment()
+    go_on(harness, [classic], new)
+    assert next(iter(harness.machine.groups.get("g").members)) == "n"
+    new.leave()
+    assert kind_of(harness) is ClassicGroup
+    assert harness.member_ids() == [classic.member_id]
+
+
 def test_waiting_members_of_an_upgraded_group_get_rebalance_in_progress(harness):
     classic = classic_pair(harness)
     late = ClassicConsumer(harness, "late")
