@@ -6,9 +6,9 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.coordinator import coordinator_host, group_coordinators, journal_loader
-from kafkalite.protocol.schemas.groups import LIST_GROUPS
+from kafkalite.protocol.schemas.groups import JOIN_GROUP, LIST_GROUPS
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
-from tests.handlers.grouping import commit, fetch
+from tests.handlers.grouping import commit, fetch, joining, member
 
 LOADING = errors.CoordinatorLoadInProgress.code
 
@@ -93,3 +93,19 @@ def test_offsets_of_deleted_topics_are_removed_in_parts(groups, monkeypatch):
         groups.reactor.tick(0)
     assert host.machine.offsets.count == 1, "the topic made again keeps what was committed"
     assert max(counts) <= 2 and sum(counts) == 3
+
+
+def test_members_of_a_large_group_get_their_responses_in_parts(groups, monkeypatch):
+    monkeypatch.setattr(coordinator_host, "REPLIES_AT_ONCE", 1)
+    first = member(groups)
+    wires = [groups.send(JOIN_GROUP, 3, **joining()) for _ in range(2)]
+    wires.append(groups.send(JOIN_GROUP, 3, **joining(member_id=first.member_id)))
+    answered = [sum(wire.sent is not None for wire in wires)]
+    while not all(wire.sent for wire in wires):
+        groups.clock.advance(coordinator_host.REPLIES_PAUSE_MS)
+        groups.reactor.tick(0)
+        answered.append(sum(wire.sent is not None for wire in wires))
+    assert {1, 2, 3} <= {*answered}
+    responses = [groups.response(wire, JOIN_GROUP, 3) for wire in wires]
+    assert [each.error_code for each in responses] == [0, 0, 0]
+    assert len({each.generation_id for each in responses}) == 1

@@ -28,7 +28,7 @@ bounds what one of its ticks does, and a node may have many coordinators.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -65,6 +65,9 @@ DEADLINES_MS, DEADLINES_PAUSE_MS = 10, 1
 and the pause until it does."""
 TOGETHER_MAX = 50
 """Maximum number of requests whose decisions are made together."""
+REPLIES_AT_ONCE, REPLIES_PAUSE_MS = 500, 1
+"""Number of requests that a decision completes at once, such as the JoinGroups of a large group,
+and the pause until the next ones: a response takes about 10 us."""
 LOAD_MS, LOAD_PAUSE_MS = 10, 1
 """Duration of a step of loading, and of the pause between two."""
 
@@ -272,8 +275,25 @@ class CoordinatorHost(MachineHost[M]):
             [partial(_decide, request, now_ms, wall_ms) for request in requests]
         )
         for request, replies in zip(requests, decided, strict=True):
-            replies.then(partial(_respond, request.token))
+            replies.then(partial(self._respond, request.token))
         self.schedule()
+
+    def _respond(
+        self, token: Future[Any], replies: list[Reply] | None, error: KafkaError | None
+    ) -> None:
+        if error is not None:
+            token.fail(_client_error(error))
+        else:
+            self._complete(replies or ())
+
+    def _complete(self, replies: Sequence[Reply], begin: int = 0) -> None:
+        """Complete the pending requests, REPLIES_AT_ONCE in a tick of the event loop."""
+        end = begin + REPLIES_AT_ONCE
+        for token, response in replies[begin:end]:
+            if token is not None and not token.settled:
+                token.resolve(response)
+        if end < len(replies):
+            self._reactor.call_later(REPLIES_PAUSE_MS, lambda: self._complete(replies, end))
 
     def decide(self, decision: Callable[[M], DecisionResult[T]]) -> Future[T]:
         """Make a decision, after those that wait; return its response."""
@@ -342,7 +362,7 @@ class CoordinatorHost(MachineHost[M]):
                     self.partition, self.partition, str(error),
                 )  # fmt: skip
             else:
-                complete(replies or ())
+                self._complete(replies or ())
 
         now_ms, wall_ms = self.now_ms(), self._reactor.clock.wall_ms()
         self.decide(lambda machine: machine.tick(now_ms, wall_ms)).then(decided)
@@ -448,22 +468,6 @@ def _decide(
     request: WaitingRequest, now_ms: int, wall_ms: int, machine: Any
 ) -> DecisionResult[list[Reply]]:
     return request.decide(machine, request.token, now_ms, wall_ms)
-
-
-def _respond(
-    token: Future[Any], replies: list[Reply] | None, error: KafkaError | None
-) -> None:
-    if error is not None:
-        token.fail(_client_error(error))
-    else:
-        complete(replies or ())
-
-
-def complete(replies: Iterable[Reply]) -> None:
-    """Complete the pending requests."""
-    for token, response in replies:
-        if token is not None and not token.settled:
-            token.resolve(response)
 
 
 def _client_error(error: KafkaError) -> KafkaError:

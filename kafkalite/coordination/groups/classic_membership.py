@@ -79,8 +79,10 @@ class ClassicMembership:
             self._mixed.sync(mixed, request, draft, token)
             return mixed
         group = self._groups.classic(request.group_id)
-        before = sum(len(member.assignment) for member in group.members)
-        self._groups.check_memory(sum(len(each.assignment) for each in request.assignments), before)
+        if request.assignments:  # only the leader's, so that not every member's takes their sum
+            size = sum(len(each.assignment) for each in request.assignments)
+            before = sum(len(member.assignment) for member in group.members)
+            self._groups.check_memory(size, before)
         group.sync(request, draft, token)
         return group
 
