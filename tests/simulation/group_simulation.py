@@ -368,6 +368,9 @@ class GroupSimulation:
         if self.group().state is not GroupState.STABLE:
             self.failed_count = self.harness.failed_count
         assert machine.groups.size == sum(group.size for group in machine.groups)
+        for group in machine.groups:
+            if isinstance(group, ClassicGroup):
+                assert group.members.size == sum(each.total_size() for each in group.members)
         waiting = {asked for asked in self.waiting if asked.waits}
         assert waiting <= {*machine._waiting} | {token for token, _ in machine._refused} | {
             token for token, _ in (machine._unwritten.replies if machine._unwritten else ())

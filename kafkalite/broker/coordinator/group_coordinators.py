@@ -191,9 +191,10 @@ def log_changes(records: Sequence[group_records.GroupRecord | TransactionalRecor
             epoch = value["epoch"]
             log.info("Group %r is in epoch %d. group=%r epoch=%d", name, epoch, name, epoch)
         else:
-            members = [each["member_id"][:LOGGED_LENGTH_MAX] for each in value["members"]]
+            members = value["members"]
+            named = [each["member_id"][:LOGGED_LENGTH_MAX] for each in members[:LOGGED_MEMBERS_MAX]]
             log.info(
                 "Group %r is in generation %d with %d members. group=%r generation=%d members=%s",
                 name, value["generation"], len(members), name, value["generation"],
-                ",".join(map(repr, members[:LOGGED_MEMBERS_MAX])) or "none",
+                ",".join(map(repr, named)) or "none",
             )  # fmt: skip

@@ -170,8 +170,10 @@ class ClassicMembers:
         return member
 
     def assign(self, member: ClassicMember, assignment: bytes) -> None:
+        added = len(assignment) - len(member.assignment)
         member.assignment = assignment
-        self.update_size(member)
+        member.size += added
+        self.size += added
 
     def size_of(self, member_id: str, instance_id: str | None) -> int:
         """Return the memory use of this member, or of the one it replaces; 0 for a new one."""
