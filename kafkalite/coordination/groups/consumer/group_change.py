@@ -43,6 +43,8 @@ from kafkalite.protocol.schemas.consumer_group_records import (
 )
 from kafkalite.protocol.schemas.group_records import GroupRecord
 
+RECORD_SIZE = 2
+"""The number of partitions that are assigned in the time in which a record is written."""
 TARGET_PAUSE_MS = 100
 """Time until the target of a large group is computed: after the tick of the event loop in which its
 epoch changed, which may be an upgrade of the group."""
@@ -284,7 +286,8 @@ class GroupChange:
         topics = self._subscribed_topics()
         size = self.member_count + sum(each.partition_count for each in topics)
         size += self.group.names.total() // TOPICS_COMPARED
-        size += len(self._draft.records)  # of an upgrade, it has several for each member
+        # Of an upgrade, it has several for each member, which take longer than a partition.
+        size += RECORD_SIZE * len(self._draft.records)
         if size > INLINE_SIZE_MAX:
             # Each heartbeat comes here until that is done, so it does not look at all members.
             self._draft.set_deadline(self.group.deadline(TARGET), TARGET_PAUSE_MS)

@@ -8,9 +8,10 @@ Both need the members' subscriptions and assignments, which are opaque to classi
 
 Its records are one batch, so that a crash leaves one of the two groups, and no other decision can
 come between.  So a migration is one tick of the event loop, and a group is migrated only if that
-takes at most about 40 ms: an upgrade takes about 30 us a member, a downgrade about 18.  These are
-groups of up to 1,300 and 2,200 members with a topic and a partition each.  (Kafka requires that the
-batch fits in `max.message.bytes`: by default that is up to about 2,700 such members.)
+takes about 30 ms at most, or 40 on a busy machine: an upgrade takes about 30 us a member, a
+downgrade about 18.  These are groups of up to about 1,000 and 1,500 members with a topic and a
+partition each.  (Kafka requires that the batch fits in `max.message.bytes`: by default that is up
+to about 2,700 such members.)
 
 Left out: migration of larger groups while they have members.
 """
@@ -50,10 +51,10 @@ DOWNGRADES = ("bidirectional", "downgrade")
 """The migration policies that allow each direction."""
 DISABLED = "disabled"
 
-UPGRADE_COST_MAX, DOWNGRADE_COST_MAX = 65_000, 110_000
+UPGRADE_COST_MAX, DOWNGRADE_COST_MAX = 53_000, 80_000
 """Maximum cost of a migration; a unit is about 0.6 us of an upgrade, 0.36 us of a downgrade."""
-MEMBER_COST = 47
-"""Cost of a member, besides its topics and partitions."""
+MEMBER_COST, ASSIGNED_TOPIC_COST = 47, 3
+"""Cost of a member, besides its topics and partitions, and of each topic in its assignment."""
 PROTOCOL_BYTES = 48
 """Number of bytes of a member's protocols that are copied at the cost of a unit."""
 
@@ -134,8 +135,8 @@ class MigrationCost:
     def add(self, member: ConsumerMember) -> None:
         """Add the cost of a member."""
         subscription, current = member.subscription, member.current
-        cost = MEMBER_COST + len(subscription.topic_names) // 2 + len(current.assigned)
-        cost += current.partition_count
+        cost = MEMBER_COST + len(subscription.topic_names) // 2 + current.partition_count
+        cost += ASSIGNED_TOPIC_COST * len(current.assigned)
         if subscription.classic is not None:
             size = 0
             for _, metadata in subscription.classic.protocols:

@@ -250,7 +250,7 @@ def test_target_of_members_with_many_topics_is_computed_in_steps(monkeypatch):
     names = [f"t{at}" for at in range(20)]
     for name in names:
         harness.topics.create(name, 1)
-    monkeypatch.setattr(group_change, "INLINE_SIZE_MAX", 26)
+    monkeypatch.setattr(group_change, "INLINE_SIZE_MAX", 29)
     a, b, c = (ConsumerClient(harness, name, *names) for name in "abc")
     assert (a.join().member_epoch, b.join().member_epoch) == (2, 3)
     assert c.join().member_epoch == 3
