@@ -292,7 +292,7 @@ class NodeMetrics:
         yield Family(
             "kafka_log_logflushstats_logflushrateandtimems", HISTOGRAM,
             "Duration of partition flushes.",
-            [({}, replicas.flush_times.values())],
+            [({}, replicas.flushes.times.values())],
         )  # fmt: skip
 
     def _logs(self) -> Iterator[Family]:

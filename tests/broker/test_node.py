@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from kafkalite.broker.replica.partition import Partition
+from kafkalite.broker.replica.partition_flushes import flush_rule
 from kafkalite.broker.replica.reconciler import CREATE_RETRY_MS
-from kafkalite.broker.replica.replica_manager import flush_rule
 from kafkalite.clock import SystemClock
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, UnknownTopicId, UnknownTopicOrPartition

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kafkalite._ext.record_batch import TRANSACTIONAL
 from kafkalite.broker.future import Future
@@ -19,18 +19,13 @@ from kafkalite.broker.metadata_cache import Topic
 from kafkalite.broker.replica.append_queue import AppendQueue
 from kafkalite.broker.replica.offline_partitions import OfflinePartitions
 from kafkalite.broker.replica.partition import Partition
+from kafkalite.broker.replica.partition_flushes import PartitionFlushes
 from kafkalite.broker.replica.purgatory import Purgatory
 from kafkalite.broker.replica.transaction_verifier import RequestTransaction, TransactionVerifier
 from kafkalite.broker.replica.verification_queue import VerificationQueue
 from kafkalite.broker.request_metrics import TopicTraffic
 from kafkalite.broker.security import DELETE, TOPIC, WRITE
-from kafkalite.config.settings import Settings, Source
-from kafkalite.config.topic import (
-    FLUSH_BYTES,
-    FLUSH_MESSAGES,
-    FLUSH_MS,
-    LONG_MAX,
-)
+from kafkalite.config.settings import Settings
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
     InvalidRecord,
@@ -46,10 +41,8 @@ from kafkalite.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from kafkalite.metrics import Histogram
 from kafkalite.protocol.results import PartitionAppendResult, new_tuple
 from kafkalite.storage.log.batch_validator import ATTRIBUTES_LOW
-from kafkalite.storage.state.durability import Durability
 from kafkalite.storage.state.verification import NOT_REQUIRED, VerificationGuard
 
 if TYPE_CHECKING:
@@ -60,14 +53,9 @@ if TYPE_CHECKING:
     from kafkalite.records.control import TransactionMarker
     from kafkalite.storage.files.flusher import Flusher
     from kafkalite.storage.log.log import Log, LogAppendResult
-    from kafkalite.storage.log.log_flushes import LogFlush
 
 
 log = logging.getLogger("kafkalite.broker")
-
-FLUSH_RETRY_MS = 1_000
-"""Delay before a flush that failed for lack of a descriptor is retried."""
-
 
 ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
 
@@ -76,33 +64,6 @@ HIGH_WATERMARK = -1
 
 ADMIN_CLIENT_ID = "__admin_client"
 """As in Kafka, a client with this client id may write to internal topics."""
-
-
-class FlushRule(NamedTuple):
-    """Limits on a partition's unflushed records, if it is not flushed after each append."""
-
-    messages_max: int
-    bytes_max: int
-    ms_max: int
-
-
-def flush_rule(settings: Settings) -> FlushRule | None:
-    """Return the flush rule of a topic, or None if it has none.
-
-    With durability `fsync` every append is flushed; with `os` flushing is left to the kernel,
-    unless one of Kafka's two flush keys is set explicitly, which then applies as in Kafka.
-    """
-    durability = Durability.of(settings)
-    if durability is Durability.INTERVAL:
-        return FlushRule(settings[FLUSH_MESSAGES], settings[FLUSH_BYTES], settings[FLUSH_MS])
-    chosen = [key for key in (FLUSH_MESSAGES, FLUSH_MS) if settings.source(key) != Source.DEFAULT]
-    if durability.flushes_each_append or not chosen:
-        return None
-    return FlushRule(
-        settings[FLUSH_MESSAGES],
-        LONG_MAX,
-        settings[FLUSH_MS] if FLUSH_MS in chosen else LONG_MAX,
-    )
 
 
 class ReplicaManager:
@@ -121,19 +82,17 @@ class ReplicaManager:
         self.verifier = TransactionVerifier(scheduler, now_ns)
         self.verification_queue = VerificationQueue(self.verifier, self.append_queue)
         self._topic_image = topic_image
-        self._scheduler = scheduler
-        self._flusher = flusher
         self._topics: dict[Topic, dict[int, Partition]] = {}
         self._offline = OfflinePartitions()
         self._dirty: dict[Partition, None] = {}
-        self._flush_rules: dict[Partition, FlushRule | None] = {}
         self._retiring: dict[Partition, Callable[[], object]] = {}
         self._sizes: dict[Partition, int] = {}
         self._resized: dict[Partition, None] = {}
         self._total_size = 0
-        self.flush_times = Histogram()
-        """Time from the start of a flush until it was collected."""
-        self._now_ns = now_ns
+        self.flushes: PartitionFlushes[Partition] = PartitionFlushes(
+            flusher, scheduler, on_flushed=self._flushed, on_log_failed=self._log_failed,
+            mark_dirty=self._mark_dirty, now_ns=now_ns,
+        )  # fmt: skip
         self.on_led_count: Callable[[int], object] | None = None
         """Called with the number of partitions led here when it changes."""
         self.on_removed: Callable[[Partition], object] = lambda partition: None
@@ -216,7 +175,7 @@ class ReplicaManager:
 
     def _remove(self, partition: Partition, error: KafkaError) -> None:
         self._dirty.pop(partition, None)
-        self._flush_rules.pop(partition, None)
+        self.flushes.remove(partition)
         partition.error = error
         self.purgatory.wake(partition)
         self.on_removed(partition)
@@ -273,7 +232,7 @@ class ReplicaManager:
     def reconfigure(self, partition: Partition, settings: Settings) -> None:
         """Apply new topic settings to a partition."""
         partition.reconfigure(settings)
-        self._flush_rules[partition] = flush_rule(settings)
+        self.flushes.reconfigure(partition, settings)
         if partition.waiting:
             self._mark_dirty(partition)  # a weaker durability may be reached already
 
@@ -412,90 +371,31 @@ class ReplicaManager:
     def _settle_dirty(self) -> None:
         dirty, self._dirty = self._dirty, {}
         self._resized.update(dirty)
-        flushes: list[LogFlush] = []
         for partition in dirty:
             partition.log.write_index_page()
-            if partition.flushes_always:
-                self._flush(partition, flushes)
-            elif (rule := self._flush_rules[partition]) is not None:
-                self._flush_by_rule(partition, rule, flushes)
+            self.flushes.collect(partition)
             partition.advance()
             self.purgatory.wake(partition)
-        if flushes:
-            self._flusher.submit(flushes)
+        self.flushes.submit()
         if self._retiring:
             self._complete_retirements()
 
-    def flushed(self, partition: Partition, flush: LogFlush, start_ns: int) -> None:
-        """Complete a flush."""
-        self.flush_times.add(self._now_ns() - start_ns)
-        partition.flushing = False
-        try:
-            partition.log.flush_end(flush)
-        except KafkaStorageError as error:
-            self._schedule_retry(partition, error)
-            return
-        if partition.error is not None:
-            return
-        if partition.log.failure is not None:
-            log.error(
-                "Partition %s is offline: its log failed. partition=%s error=%r",
-                partition, partition, partition.log.failure,
-            )  # fmt: skip
-            partition.error = KafkaStorageError(partition.log.failure)
-            self.purgatory.wake(partition)
-            return
+    def _flushed(self, partition: Partition) -> None:
+        """Note that a flush of a partition has ended."""
         if partition.advance():
             self.purgatory.wake(partition)
         if partition in self._retiring or (partition.log.durable_offset < partition.log.end_offset):
             # Records appended during the flush: flush them now, or start their flush timer.
             self._mark_dirty(partition)
 
-    def _flush(self, partition: Partition, flushes: list[LogFlush]) -> None:
-        if partition.flushing or partition.error is not None:
-            return
-        try:
-            flush = partition.log.flush_begin()
-        except KafkaStorageError as error:
-            self._schedule_retry(partition, error)
-            return
-        if flush is not None:
-            partition.flushing = True
-            start_ns = self._now_ns()
-            flush.done = lambda flush: self.flushed(partition, flush, start_ns)
-            flushes.append(flush)
-
-    def _schedule_retry(self, partition: Partition, error: KafkaStorageError) -> None:
-        log.warning(
-            "Log could not be flushed; retrying. partition=%s retry_ms=%d error=%r",
-            partition, FLUSH_RETRY_MS, str(error),
+    def _log_failed(self, partition: Partition) -> None:
+        log.error(
+            "Partition %s is offline: its log failed. partition=%s error=%r",
+            partition, partition, partition.log.failure,
         )  # fmt: skip
-        partition.flushing = True
-        self._scheduler.call_later(FLUSH_RETRY_MS, lambda: self._retry_flush(partition))
-
-    def _retry_flush(self, partition: Partition) -> None:
-        partition.flushing = False
-        if partition.error is None:
-            self._mark_dirty(partition)
-
-    def _flush_by_rule(
-        self, partition: Partition, rule: FlushRule, flushes: list[LogFlush]
-    ) -> None:
-        log = partition.log
-        unflushed = log.end_offset - log.durable_offset
-        if unflushed >= rule.messages_max or log.unflushed_size >= rule.bytes_max:
-            self._flush(partition, flushes)
-        elif partition.flush_timer is None:
-            partition.flush_timer = self._scheduler.call_later(
-                rule.ms_max, lambda: self._flush_when_due(partition)
-            )
-
-    def _flush_when_due(self, partition: Partition) -> None:
-        partition.flush_timer = None
-        flushes: list[LogFlush] = []
-        self._flush(partition, flushes)
-        if flushes:
-            self._flusher.submit(flushes)
+        assert partition.log.failure is not None
+        partition.error = KafkaStorageError(partition.log.failure)
+        self.purgatory.wake(partition)
 
 
 def append_result(partition: Partition, appended: LogAppendResult) -> PartitionAppendResult:
