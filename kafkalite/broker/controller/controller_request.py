@@ -17,7 +17,7 @@ class ControllerRequest:
 
     message: TypedRecord
     future: Future[Any]
-    timer: ScheduledCall
+    timer: ScheduledCall | None
     size: int
     """Size of the client's frame."""
     sent: bool = False

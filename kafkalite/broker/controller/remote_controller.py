@@ -29,7 +29,6 @@ client had been connected to the controller itself.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,7 +39,6 @@ from kafkalite.broker.controller.append_messages import (
     batch_appended,
 )
 from kafkalite.broker.controller.controller_client import ControllerClient
-from kafkalite.broker.controller.controller_request import ControllerRequest
 from kafkalite.broker.controller.marker_messages import read_markers
 from kafkalite.broker.controller.share_messages import (
     read_outcomes,
@@ -48,6 +46,7 @@ from kafkalite.broker.controller.share_messages import (
     share_progress,
     share_states,
 )
+from kafkalite.broker.controller.supervisor_requests import SupervisorRequests
 from kafkalite.broker.controller.verification_messages import read_results, verify_transactions
 from kafkalite.broker.error_responses import error_of
 from kafkalite.broker.future import Future
@@ -62,7 +61,6 @@ from kafkalite.errors import (
     LeaderNotAvailable,
     RequestTimedOut,
     UnknownServerError,
-    raise_for,
 )
 from kafkalite.protocol.frame import response_header, write_header
 from kafkalite.protocol.schemas import bus, internal
@@ -87,7 +85,6 @@ if TYPE_CHECKING:
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.leader_epochs import EpochRenewal
     from kafkalite.coordination.share.state_requests import Outcome, StateRequest
-    from kafkalite.protocol.record_kinds import RecordKind
     from kafkalite.protocol.schema import Api, Fields
     from kafkalite.transport.connection import Address
 
@@ -135,9 +132,7 @@ class RemoteController(ControllerClient):
         self._is_welcomed = False
         self._heartbeat_ms = 0  # set by the supervisor's Welcome
         self._heartbeat_timer: ScheduledCall | None = None
-        self._request_ids = itertools.count(1)
-        self._requests: dict[int, ControllerRequest] = {}
-        self._forwarded_size = 0
+        self._requests = SupervisorRequests(timers)
 
     @property
     def image(self) -> ClusterImage:
@@ -183,6 +178,7 @@ class RemoteController(ControllerClient):
     def connection_changed(self, connected: bool) -> None:
         """Handle a new or lost connection to the supervisor."""
         self._is_welcomed = False
+        self._requests.stop_sending()
         if connected and self._send is not None:
             self._send(bus.HELLO(image_offset=self.offset))
 
@@ -205,7 +201,7 @@ class RemoteController(ControllerClient):
                     f"the supervisor's metadata log is shorter than before: it ends at"
                     f" offset {fields['image_offset']}, and this node has applied {self.offset}"
                 )
-            self._fail_sent_requests()
+            self._requests.fail_sent()
             self._supervisor = fields["incarnation"]
             self._marker_request_id = 0
         # The log of one supervisor only grows, and may have been read further since this was sent.
@@ -215,9 +211,8 @@ class RemoteController(ControllerClient):
         self._is_welcomed = True
         self._send_features()
         self._send_heartbeats()
-        for request_id, request in list(self._requests.items()):
-            if not request.sent:
-                self._send_request(request_id, request)
+        if self._send is not None:
+            self._requests.begin_sending(self._send)
         self._on_welcome()
 
     def _send_features(self) -> None:
@@ -377,13 +372,13 @@ class RemoteController(ControllerClient):
         A request is rejected while the waiting ones have FORWARDED_SIZE_MAX bytes.
         """
         size = len(frame)
-        if self._forwarded_size and self._forwarded_size + size > FORWARDED_SIZE_MAX:
+        if self._requests.size and self._requests.size + size > FORWARDED_SIZE_MAX:
             rejected: Future[bytes] = Future()
             rejected.fail(
                 RequestTimedOut("Too many requests wait for the controller; retry.")
             )
             return rejected
-        return self._request(
+        return self._requests.add(
             lambda request_id: bus.FORWARD(
                 request_id=request_id,
                 frame=bytes(frame),
@@ -435,7 +430,7 @@ class RemoteController(ControllerClient):
 
     def allocate_producer_ids(self, node_id: int) -> Future[ProducerIdBlock]:
         """Return the next block of producer ids for this node."""
-        return self._request(
+        return self._requests.add(
             lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), CONTROLLER_TIMEOUT_MS
         )
 
@@ -447,7 +442,7 @@ class RemoteController(ControllerClient):
         Fails with RequestTimedOut if there is no supervisor for TRANSACTIONS_TIMEOUT_MS, or if it
         dies.
         """
-        return self._request(
+        return self._requests.add(
             lambda request_id: verify_transactions(request_id, requests), TRANSACTIONS_TIMEOUT_MS
         )
 
@@ -457,13 +452,13 @@ class RemoteController(ControllerClient):
         Fails with RequestTimedOut if there is no supervisor for SHARE_STATES_TIMEOUT_MS, or if it
         dies.
         """
-        return self._request(
+        return self._requests.add(
             lambda request_id: share_states(request_id, requests), SHARE_STATES_TIMEOUT_MS
         )
 
     def append_batch(self, topic_id: bytes, partition: int, batch: bytes) -> Future[None]:
         """Have the supervisor append a batch to a partition of any other node."""
-        return self._request(
+        return self._requests.add(
             lambda request_id: append_batch(request_id, NO_INCARNATION, topic_id, partition, batch),
             APPEND_TIMEOUT_MS,
         )
@@ -472,7 +467,7 @@ class RemoteController(ControllerClient):
         self, late: Sequence[LateTransaction]
     ) -> Future[Sequence[OrphanTransaction]]:
         """Return those of these open transactions that no coordinator will end."""
-        return self._request(
+        return self._requests.add(
             lambda request_id: bus.FIND_ORPHANS(
                 request_id=request_id, transactions=[each._asdict() for each in late]
             ),
@@ -487,62 +482,13 @@ class RemoteController(ControllerClient):
         if self._is_welcomed and self._send is not None:
             self._send(bus.RENEW_EPOCHS(partitions=[renewal._asdict() for renewal in wanted]))
 
-    def _request(
-        self, message: Callable[[int], TypedRecord], timeout_ms: int, size: int = 0
-    ) -> Future[Any]:
-        request_id = next(self._request_ids)
-        future: Future[Any] = Future()
-        timer = self._timers.call_later(timeout_ms, lambda: self._fail(request_id))
-        request = self._requests[request_id] = ControllerRequest(
-            message(request_id), future, timer, size
-        )
-        self._forwarded_size += size
-        if self._is_welcomed:
-            self._send_request(request_id, request)
-        return future
-
-    def _send_request(self, request_id: int, request: ControllerRequest) -> None:
-        assert self._send is not None
-        request.sent = True
-        if not self._send(request.message):
-            self._fail(request_id)
-
-    def _remove(self, request_id: int) -> ControllerRequest:
-        """Remove a request that is complete."""
-        request = self._requests.pop(request_id)
-        self._forwarded_size -= request.size
-        request.timer.cancel()
-        return request
-
-    def _fail(self, request_id: int) -> None:
-        request = self._remove(request_id)
-        request.future.fail(RequestTimedOut("The controller did not respond in time; retry later."))
-
-    def _fail_sent_requests(self) -> None:
-        for request_id, request in list(self._requests.items()):
-            if request.sent:
-                self._fail(request_id)
-
-    def _complete(self, kind: RecordKind, fields: dict[str, Any], value: Callable[[], Any]) -> None:
-        request = self._requests.get(fields["request_id"])
-        if request is None or request.message.kind is not kind:
-            return  # the response was late, and the client got a timeout
-        self._remove(fields["request_id"])
-        try:
-            raise_for(fields["error_code"], fields["error_message"])
-            result = value()
-        except KafkaError as error:
-            request.future.fail(error)
-        else:
-            request.future.resolve(result)
-
     def _forward_response(self, fields: dict[str, Any]) -> None:
         def response() -> bytes:
             if not fields["frame"]:
                 raise UnknownServerError("The controller sent an empty response.")
             return bytes(fields["frame"])
 
-        self._complete(bus.FORWARD, fields, response)
+        self._requests.complete(bus.FORWARD, fields, response)
 
     def _producer_ids(self, fields: dict[str, Any]) -> None:
         def block() -> ProducerIdBlock:
@@ -550,24 +496,24 @@ class RemoteController(ControllerClient):
                 raise UnknownServerError("The controller sent an empty block of producer ids.")
             return ProducerIdBlock(fields["first_id"], fields["end_id"])
 
-        self._complete(bus.ALLOCATE_IDS, fields, block)
+        self._requests.complete(bus.ALLOCATE_IDS, fields, block)
 
     def _transactions_verified(self, fields: dict[str, Any]) -> None:
-        request = self._requests.get(fields["request_id"])
+        request = self._requests.find(fields["request_id"])
         if request is not None:
-            self._complete(
+            self._requests.complete(
                 bus.VERIFY_TRANSACTIONS, fields, lambda: read_results(request.message, fields)
             )
 
     def _share_outcomes(self, fields: dict[str, Any]) -> None:
-        request = self._requests.get(fields["request_id"])
+        request = self._requests.find(fields["request_id"])
         if request is not None:
-            self._complete(
+            self._requests.complete(
                 bus.SHARE_STATES, fields, lambda: read_outcomes(request.message, fields)
             )
 
     def _batch_appended(self, fields: dict[str, Any]) -> None:
-        self._complete(bus.APPEND_BATCH, fields, lambda: None)
+        self._requests.complete(bus.APPEND_BATCH, fields, lambda: None)
 
     def _orphans(self, fields: dict[str, Any]) -> None:
         def orphans() -> list[OrphanTransaction]:
@@ -577,7 +523,7 @@ class RemoteController(ControllerClient):
                 for position, each in enumerate(fields["transactions"])
             ]
 
-        self._complete(bus.FIND_ORPHANS, fields, orphans)
+        self._requests.complete(bus.FIND_ORPHANS, fields, orphans)
 
     _HANDLERS: dict[int, Callable[[RemoteController, dict[str, Any]], None]] = {
         bus.WELCOME.key: _welcome,
