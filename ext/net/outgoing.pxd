@@ -12,7 +12,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memset
 from sockets cimport (
-    MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, iovec, msghdr, sendfile, sendmsg,
+    MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL, iovec, msghdr, sendfile, sendmsg, set_cork,
 )
 
 
@@ -185,24 +185,33 @@ cdef inline Py_ssize_t outgoing_send(Outgoing* out, int descriptor, Py_ssize_t* 
     """
     cdef Py_ssize_t sent = 0
     cdef Py_ssize_t went
+    cdef bint is_corked = False
     outcome[0] = NOTHING_LEFT
     while out.count:
         if share[0] <= 0:
             outcome[0] = SHARE_USED
-            return sent
+            break
         if out.pieces[out.head].bytes is not NULL:
             went = outgoing_send_run(out, descriptor)
         else:
+            # The end of a fetch response has no segment of its own, which would wake its client.
+            if out.count > 1 and not is_corked:
+                set_cork(descriptor, 1)
+                is_corked = True
             went = outgoing_send_slice(out, descriptor, share[0])
         share[0] -= max(went, CALL_SIZE)
         if went > 0:
             sent += went
         elif went < 0 and errno == EAGAIN:
             outcome[0] = SOCKET_FULL
-            return sent
+            break
         elif went == 0 or errno != EINTR:   # 0: the file is shorter than its slice
             outcome[0] = BROKEN
-            return sent
+            break
+    if is_corked:
+        set_cork(descriptor, 0)
+    if out.count:
+        return sent
     if out.room > PIECES_KEPT:
         outgoing_clear(out)
     return sent

@@ -32,6 +32,16 @@ cdef extern from "<sys/socket.h>" nogil:
     enum:
         MSG_DONTWAIT, MSG_NOSIGNAL, MSG_MORE
 
+    int setsockopt(int descriptor, int level, int option, const void* value, unsigned int size)
+
+cdef extern from "<netinet/in.h>" nogil:
+    enum:
+        IPPROTO_TCP
+
+cdef extern from "<netinet/tcp.h>" nogil:
+    enum:
+        TCP_CORK
+
 cdef extern from "<sys/sendfile.h>" nogil:
     ssize_t sendfile(int socket, int file, int64_t* position, size_t size)
 
@@ -44,6 +54,11 @@ cdef inline int epoll_add(int epoll, int descriptor, uint32_t wanted, void* sour
     event.events = wanted
     event.data.ptr = source
     return epoll_ctl(epoll, EPOLL_CTL_ADD, descriptor, &event)
+
+
+cdef inline void set_cork(int descriptor, int is_on) noexcept nogil:
+    """Hold back, or send, the incomplete last segment of a TCP connection; others have none."""
+    setsockopt(descriptor, IPPROTO_TCP, TCP_CORK, &is_on, sizeof(int))
 
 
 cdef inline ssize_t receive_both(

@@ -11,6 +11,8 @@ from kafkalite.errors import Fatal
 from kafkalite.records.file_slice import FileSlice, OpenFile
 from kafkalite.transport.connection import Disconnect
 
+TCP_INFO_SIZE, DATA_SEGMENTS_IN = 160, 152
+"""Size of struct tcp_info up to there, and the place of its tcpi_data_segs_in."""
 SIZES = (1, 2, 3, 100, 60_000, 65_531, 65_532, 65_533, 200_000, 1_000_000, 5_000_000)
 
 
@@ -131,6 +133,20 @@ def test_bytes_and_file_slices_are_sent_in_order(world, tmp_path):
     client = world(lambda connection, frame: list(chunks)).client()
     whole = b"head" + content[5:2_500_005] + b"mid" + content[:10] + content[-10:] + b"tail"
     assert client.request(b"x", b"y").responses(2) == [whole, whole]
+
+
+def test_end_of_a_response_shares_the_segment_of_the_file_slice_before_it(world, tmp_path):
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(10_000))
+    chunks = [b"head", FileSlice(OpenFile(path, os.O_RDONLY), 0, 10_000), b"tail"]
+    here = world(lambda connection, frame: list(chunks))
+    client = here.client()
+    here.connected(1)
+    for count in (1, 2):
+        client.request(b"x")
+        assert client.response() == b"head" + bytes(10_000) + b"tail"
+        info = client.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_SIZE)
+        assert struct.unpack_from("=I", info, DATA_SEGMENTS_IN) == (count,)
 
 
 def test_file_slice_keeps_its_file_until_it_is_sent(world, tmp_path, open_descriptors):
