@@ -195,6 +195,15 @@ cdef bint append_headers(Columns* columns, const Record* record, const uint8_t* 
     return True
 
 
+cdef Py_ssize_t times_missing(const Columns* columns) noexcept nogil:
+    """Return the number of records without a timestamp: those with -1 ms."""
+    cdef const int64_t* times = <const int64_t*> columns.timestamp.at
+    cdef Py_ssize_t row, missing = 0
+    for row in range(columns.count):
+        missing += times[row] == -columns.ticks
+    return missing
+
+
 cdef inline int64_t in_unit(int64_t timestamp_ms, int64_t ticks) noexcept nogil:
     cdef int64_t product
     if ticks == 1 or timestamp_ms == 0:
@@ -483,6 +492,7 @@ cdef class ColumnBuilder:
             taken["offset"] = move_bytes(&columns.offset)
         if wanted & TIMESTAMP:
             columns.timestamp.size = 8 * columns.count
+            taken["timestamp_nulls"] = times_missing(columns)
             taken["timestamp"] = move_bytes(&columns.timestamp)
         if wanted & TIMESTAMP_TYPE:
             columns.timestamp_type.size = columns.count

@@ -178,16 +178,43 @@ def test_rows_above_the_topic_column_limit_are_split_into_batches(monkeypatch):
     assert [row for batch in batches for row in rows_of(batch)] == list(map(row_of, records))
 
 
-def test_constant_column_is_cached_for_any_batch_size():
-    one, many = (
-        batch_of([Record(n, NOW) for n in range(count)], ColumnReader(["topic", "partition"]))
-        for count in (1_000, 1_001)
+def test_constant_columns_are_kept_for_any_batch_size(monkeypatch):
+    reader = ColumnReader(["topic", "partition", "headers"])
+    one, other, again, many = (
+        batch_of([Record(n, NOW) for n in range(count)], reader)
+        for count in (1_000, 1, 1_000, 1_025)
     )
-    again = batch_of([Record(0, NOW)], ColumnReader(["topic", "partition"]))
     for name in ("topic", "partition"):
-        assert one.column(name).buffers()[-1].address == again.column(name).buffers()[-1].address
-    assert pa.compute.unique(many.column("topic")).to_pylist() == ["a topic"]
-    assert arrow_out._constant(5, pa.int32(), (1 << 17) + 1).to_pylist() == [5] * ((1 << 17) + 1)
+        address = one.column(name).buffers()[-1].address
+        assert other.column(name).buffers()[-1].address == address
+        assert again.column(name).buffers()[-1].address == address
+        assert many.column(name).buffers()[-1].address != address
+    for batch in (one, other, again, many):
+        count = batch.num_rows
+        assert batch.column("topic").to_pylist() == ["a topic"] * count
+        assert batch.column("headers").to_pylist() == [[]] * count
+    monkeypatch.setattr(arrow_out, "_KEPT_ROWS_MAX", 10)
+    large = batch_of([Record(n, NOW) for n in range(11)], reader)
+    assert large.column("partition").to_pylist() == [3] * 11
+
+
+def test_kept_columns_belong_to_one_topic_and_partition(monkeypatch):
+    monkeypatch.setattr(arrow_out, "_KEPT_COLUMNS_MAX", 3)
+    reader = ColumnReader(["topic", "partition"])
+    for _ in range(2):
+        for topic, partition in (("a", 0), ("b", 0), ("b", 1), ("a", 1)):
+            batch = batch_of([Record(0, NOW)], reader, topic=topic, partition=partition)
+            assert batch.to_pylist() == [{"topic": topic, "partition": partition}]
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_records_with_and_without_a_timestamp_follow_each_other(unit):
+    reader = ColumnReader(["timestamp"], timestamp_unit=unit)
+    for times in ([NOW, -1, 0], [-2, NOW], [-1], [5]):
+        batch = batch_of([Record(n, time) for n, time in enumerate(times)], reader)
+        found = batch.column("timestamp").cast(pa.int64()).to_pylist()
+        ticks = arrow_out._TICKS[unit]
+        assert found == [None if time == -1 else time * ticks for time in times]
 
 
 def test_decompressed_batch_size_is_limited():

@@ -215,6 +215,7 @@ class ColumnBuilder(Builder):
             found["offset"] = pack(f"<{len(numbers)}q", *numbers)
         if self.wanted & TIMESTAMP:
             times = [max(-1 - INT64_MAX, min(time * self.ticks, INT64_MAX)) for time in times]
+            found["timestamp_nulls"] = times.count(-self.ticks)
             found["timestamp"] = pack(f"<{len(times)}q", *times)
         if self.wanted & TIMESTAMP_TYPE:
             found["timestamp_type"] = bytes(types)

@@ -11,7 +11,7 @@
 
 or in the requested columns of it, in the requested order; only those are decoded.  The timestamp
 unit can be changed.  The decoder's memory becomes Arrow's without a copy.  Columns with one value
-for all rows are created once and sliced.
+for all rows, and headers if no record has any, are created once and sliced.
 
 Invalid UTF-8 in a header name is replaced by U+FFFD, since Arrow strings are UTF-8.
 """
@@ -20,8 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from kafkalite._ext import record_reader
 from kafkalite._ext.record_reader import ColumnBuilder
@@ -44,10 +43,21 @@ COLUMNS = {
 }
 _TICKS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 
+Constant: TypeAlias = str | int | tuple[()]
+"""The value of all rows of a column; an empty tuple is an empty list."""
+
 # A topic name has at most 249 bytes, so the 32-bit offsets of the topic column allow this many.
 _ROWS_MAX = (1 << 31) // 256
-# Constant columns of up to this many rows are cached for the next batch.
+# Constant columns of up to this many rows are kept for the next batch, and so many of them.
 _KEPT_ROWS_MAX = 1 << 17
+_KEPT_COLUMNS_MAX = 64
+
+
+class KeptColumn(NamedTuple):
+    """A constant column, and the part of it that the last batch has: often as long as the next."""
+
+    whole: pa.Array[Any]
+    last: pa.Array[Any]
 
 
 class ColumnReader:
@@ -69,6 +79,7 @@ class ColumnReader:
             )
         self.schema = _schema(names, timestamp_unit)
         self._types = dict(zip(names, self.schema.types, strict=True))
+        self._kept: dict[tuple[str, Constant], KeptColumn] = {}
         wanted = sum(COLUMNS[name] for name in names)
         self.builder = ColumnBuilder(wanted, check_crcs, _TICKS[timestamp_unit])
 
@@ -106,12 +117,33 @@ class ColumnReader:
         arrays: list[pa.Array[Any]] = []
         for name, kind in self._types.items():
             if name == "topic":
-                arrays.append(_constant(topic, kind, count))
+                arrays.append(self._constant(name, topic, kind, count))
             elif name == "partition":
-                arrays.append(_constant(partition, kind, count))
+                arrays.append(self._constant(name, partition, kind, count))
+            elif name == "headers" and not _header_count(buffers):
+                arrays.append(self._constant(name, (), kind, count))
             else:
                 arrays.append(_column(buffers, name, kind, start, count))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _constant(
+        self, name: str, value: Constant, kind: pa.DataType, count: int
+    ) -> pa.Array[Any]:
+        """Return a column with the same value in each row."""
+        if count > _KEPT_ROWS_MAX:
+            return _repeated(value, kind, count)
+        kept = self._kept.get((name, value))
+        if kept is not None and len(kept.last) == count:
+            return kept.last
+        if kept is not None and len(kept.whole) >= count:
+            whole = kept.whole
+        else:
+            whole = _repeated(value, kind, max(1024, 1 << (count - 1).bit_length()))
+        if len(self._kept) >= _KEPT_COLUMNS_MAX:
+            self._kept.clear()
+        last = whole.slice(0, count)
+        self._kept[name, value] = KeptColumn(whole, last)
+        return last
 
 
 def rows_below(batches: Iterable[pa.RecordBatch], end: int) -> list[pa.RecordBatch]:
@@ -164,8 +196,10 @@ def _column(
     if name != "headers":
         values = pa.py_buffer(buffers[name])
         array = pa.Array.from_buffers(kind, count, [None, values], 0, start)
-        return _known_times(array) if name == "timestamp" else array
-    header_count = len(buffers["header_key_offsets"]) // 4 - 1
+        if name == "timestamp" and buffers["timestamp_nulls"]:
+            return _known_times(array)
+        return array
+    header_count = _header_count(buffers)
     parts = [
         _fields(buffers, "header_key", pa.string(), 0, header_count),
         _fields(buffers, "header_value", pa.binary(), 0, header_count),
@@ -175,15 +209,16 @@ def _column(
     return pa.Array.from_buffers(kind, count, [None, offsets], 0, start, [header])
 
 
+def _header_count(buffers: dict[str, Any]) -> int:
+    return len(buffers["header_key_offsets"]) // 4 - 1
+
+
 def _known_times(array: pa.Array[Any]) -> pa.Array[Any]:
     """Return the timestamps with null in place of -1 ms, which means that a record has none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     ticks = array.view(pa.int64())
-    least = pc.min(ticks).as_py()
-    if least is None or least >= 0:
-        return array
     return pc.if_else(pc.equal(ticks, -_TICKS[array.type.unit]), None, array)
 
 
@@ -201,19 +236,7 @@ def _fields(
     return pa.Array.from_buffers(kind, count, parts, -1, start)
 
 
-def _constant(value: str | int, kind: pa.DataType, count: int) -> pa.Array[Any]:
-    """Return a column with the same value in each row."""
-    if count > _KEPT_ROWS_MAX:
-        return _repeated(value, kind, count)
-    return _kept(value, kind, max(1024, 1 << (count - 1).bit_length())).slice(0, count)
-
-
-@lru_cache(maxsize=64)
-def _kept(value: str | int, kind: pa.DataType, count: int) -> pa.Array[Any]:
-    return _repeated(value, kind, count)
-
-
-def _repeated(value: str | int, kind: pa.DataType, count: int) -> pa.Array[Any]:
+def _repeated(value: Constant, kind: pa.DataType, count: int) -> pa.Array[Any]:
     import pyarrow as pa
 
     return pa.repeat(pa.scalar(value, kind), count)

@@ -96,7 +96,8 @@ class AcquiredRecords:
         end = min(upto, offsets[-1] + 1)
         shown = table if names == table.schema.names else table.select(names)
         for part in self._parts(table.num_rows, offsets.__getitem__, end):
-            rows = shown.slice(part.begin, part.end - part.begin)
+            count = part.end - part.begin
+            rows = shown if count == table.num_rows else shown.slice(part.begin, count)
             yield ShareBatch(self.acquired, part.delivery_count, rows, part.runs)
 
     def unread(self, messages: Iterable[ShareMessage]) -> None:
