@@ -1,15 +1,25 @@
+from collections.abc import Callable
 from types import TracebackType
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar, overload
+
+T = TypeVar("T")
 
 class _Lock(Protocol):
     def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool: ...
     def release(self) -> None: ...
 
-class LockGuard:
+class LockGuard(Generic[T]):
     """Context manager that holds a lock of `threading`, released also on KeyboardInterrupt."""
 
-    def __init__(self, lock: _Lock, timeout_s: float | None = None) -> None: ...
-    def __enter__(self) -> bool: ...
+    @overload
+    def __init__(
+        self: LockGuard[bool], lock: _Lock, timeout_s: float | None = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self, lock: _Lock, timeout_s: float | None, entered: Callable[[bool], T]
+    ) -> None: ...
+    def __enter__(self) -> T: ...
     def __exit__(
         self,
         kind: type[BaseException] | None,

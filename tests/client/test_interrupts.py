@@ -83,6 +83,28 @@ def test_lock_guard_without_the_lock_does_not_release_it():
     assert not lock.locked()
 
 
+def test_lock_guard_returns_what_is_read_once_it_has_the_lock():
+    lock = threading.Lock()
+
+    def read(is_locked):
+        return is_locked, lock.locked()
+
+    with LockGuard(lock, 0, read) as first, LockGuard(lock, 0, read) as second:
+        assert (first, second) == ((True, True), (False, True))
+    assert not lock.locked()
+
+
+def test_lock_guard_releases_the_lock_if_its_function_raises():
+    lock = threading.Lock()
+
+    def fail(is_locked):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), LockGuard(lock, None, fail):
+        raise AssertionError("the body is not entered")
+    assert not lock.locked()
+
+
 def test_lock_guard_waits_for_another_thread():
     lock = threading.Lock()
     lock.acquire()

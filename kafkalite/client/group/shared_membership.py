@@ -12,10 +12,9 @@ supports, and replaced by the classic one if the coordinator refuses the other.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from kafkalite._ext.locking import LockGuard
 from kafkalite.client.group.classic_protocol_member import ClassicProtocolMember
@@ -90,11 +89,12 @@ class SharedMembership:
         self._commit_wanted_s = NEVER
         self._poll_wanted_s = NEVER
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[Membership]:
+    def locked(self) -> LockGuard[Membership]:
         """Use the machine; the lock is held for moments only."""
-        with LockGuard(self._lock):
-            yield self._membership
+        return LockGuard(self._lock, None, self._current)
+
+    def _current(self, _: bool) -> Membership:
+        return self._membership
 
     @property
     def is_classic(self) -> bool:

@@ -95,11 +95,13 @@ class FrameReader:
             self._begin, self._end = 0, len(held)
 
     def _begin_large(self, size: int) -> None:
-        arrived = self._room[self._begin + SIZE.size : self._end]
+        begin, end = self._begin + SIZE.size, self._end
         self._begin = self._end = 0
         large = self._unused() or bytearray(ROOM_SIZE)
-        large[: len(arrived)] = arrived
-        self._large, self._large_size, self._large_end = large, size, len(arrived)
+        # Through views, since a slice of a bytearray is copied before it is assigned.
+        with memoryview(large) as target, memoryview(self._room) as source:
+            target[: end - begin] = source[begin:end]
+        self._large, self._large_size, self._large_end = large, size, end - begin
 
     def _take_large(self) -> memoryview:
         large, self._large = self._large, None
