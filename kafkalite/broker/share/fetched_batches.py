@@ -43,7 +43,7 @@ class FetchedBatches:
                 chunk_position, at = position, 0
                 if len(chunk) < HEADER_SIZE:
                     return  # the segment was truncated meanwhile
-            found = BatchHeader(*header(memoryview(chunk)[at : at + HEADER_SIZE]))
+            found = BatchHeader._make(header(memoryview(chunk)[at : at + HEADER_SIZE]))
             next_position = position + found.size
             if next_position > end:
                 return  # the slice ends within this batch

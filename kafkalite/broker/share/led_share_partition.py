@@ -263,7 +263,12 @@ class LedSharePartition:
                 break
             try:
                 read = self._read(
-                    offset, size_max, budget, unfinished=unfinished, whole_first=whole_first
+                    offset,
+                    size_max,
+                    budget,
+                    unfinished=unfinished,
+                    is_read_committed=settings.is_read_committed,
+                    whole_first=whole_first,
                 )
             except OffsetOutOfRange:
                 break  # the log was truncated
@@ -294,11 +299,12 @@ class LedSharePartition:
         budget: LookupBudget,
         *,
         unfinished: CommittedRead | None,
+        is_read_committed: bool,
         whole_first: bool,
     ) -> tuple[FileSlice, Sequence[tuple[int, int]]] | None:
         """Return the batches that the group may read from an offset on, and aborted transactions in
         them; None if there are none yet."""
-        if not self.settings.is_read_committed:
+        if not is_read_committed:
             found = self.partition.read(offset, size_max, READ_UNCOMMITTED, whole_first=whole_first)
             return None if found is None else (found, ())
         read = unfinished

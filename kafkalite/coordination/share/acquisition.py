@@ -87,6 +87,12 @@ class Acquisition:
         """Acquire the available records of a batch; return False if the request ends here."""
         end_offset = self._in_flight.end_offset
         room = self._limits.in_flight_max - self._in_flight.count
+        if room > 0 and first_offset == end_offset and not self._wanted.is_exact:
+            # Never delivered, so not throttled either.
+            self._in_flight.acquire_next(last_offset, self._member_id, self._deadline_ms)
+            self._add(AcquiredRange(first_offset, last_offset, 1))
+            self._left -= last_offset - first_offset + 1
+            return True
         if room > 0:
             extended = last_offset
             if self._wanted.is_exact:

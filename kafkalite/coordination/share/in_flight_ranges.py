@@ -162,6 +162,17 @@ class InFlightRanges:
             if state is DeliveryState.ARCHIVING:
                 self._add_archiving(added)
 
+    def acquire_next(self, last_offset: int, member_id: str, deadline_ms: int) -> None:
+        """Add records from the end of the window to `last_offset`, in their first delivery."""
+        last = self._ranges[-1] if self._ranges else None
+        if last is None or last.key != (
+            DeliveryState.ACQUIRED, 1, member_id, deadline_ms, None, NO_WRITE, False
+        ):  # fmt: skip
+            self.extend(last_offset, DeliveryState.ACQUIRED, 1)
+            last = self._ranges[-1]
+            last.member_id, last.deadline_ms = member_id, deadline_ms
+        last.last_offset = last_offset
+
     def _add_archiving(self, each: InFlightRange) -> None:
         first_offset = each.first_offset
         if self.archiving and self.archiving[-1][1] + 1 == first_offset:

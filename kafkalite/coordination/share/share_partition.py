@@ -211,7 +211,7 @@ class SharePartition:
             if acquired.is_complete:
                 break
             first_offset = max(offset, batch.base_offset)
-            if not self._skip(offset, first_offset - 1):
+            if first_offset > offset and not self._skip(offset, first_offset - 1):
                 break
             if batch.is_skipped:
                 if not self._skip(first_offset, batch.last_offset):

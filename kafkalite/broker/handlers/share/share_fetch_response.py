@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kafkalite.broker.error_responses import error_fields
@@ -26,6 +27,11 @@ class ShareFetchResult(NamedTuple):
     current_leader: tuple[int, int] | None = None
     records: FileSlice | None = None
     acquired: Sequence[AcquiredRange] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """True if there is no error, and no other leader."""
+        return self.error is None and self.acknowledge_error is None and not self.current_leader
 
     @property
     def error_code(self) -> int:
@@ -90,50 +96,84 @@ END = _part("end", RESPONSE, begin="node_endpoints")
 BEFORE_RECORDS = _part("partition", PARTITION, end="records")
 AFTER_RECORDS = _part("acquired records", PARTITION, begin="acquired_records")
 NO_TAGS = b"\0"
+KEPT_MAX = 1_024
+"""Number of parts without errors that are kept encoded."""
 
 
 def encode(version: int, correlation_id: int, response: ShareFetchResponse) -> list[Any]:
     """Return the response with its header, in chunks: bytes and file slices."""
-    # Each part is encoded as a struct: the last byte, its number of tags, belongs to the next part.
     chunks: list[Any] = [response_header(correlation_id, flexible=True)]
     pending = bytearray(
-        BEGIN.write(
-            version,
-            {
-                **_error_fields(response.error),
-                "acquisition_lock_timeout_ms": response.lock_timeout_ms,
-            },
-        )[:-1]
+        _begin(version, response.lock_timeout_ms)
+        if response.error is None
+        else _begin_with(version, response.lock_timeout_ms, response.error)
     )
     pending += length(len(response.topics))
     for topic_id, results in response.topics:
         pending += topic_id + length(len(results))
         for result in results:
-            leader_id, leader_epoch = result.current_leader or NO_LEADER
-            acknowledged = _error_fields(result.acknowledge_error)
-            fields = {
-                "partition_index": result.partition_index,
-                **_error_fields(result.error),
-                "acknowledge_error_code": acknowledged["error_code"],
-                "acknowledge_error_message": acknowledged["error_message"],
-                "current_leader": {"leader_id": leader_id, "leader_epoch": leader_epoch},
-            }
-            pending += BEFORE_RECORDS.write(version, fields)[:-1]
+            pending += (
+                _before_records(version, result.partition_index)
+                if result.is_plain
+                else _before_records_with(version, result)
+            )
             records = result.records
             pending += length(records.size if records is not None else 0)
             if records is not None:
                 chunks += [bytes(pending), records]
                 pending = bytearray()
-            acquired = [each._asdict() for each in result.acquired]
+            acquired = [
+                {"first_offset": first, "last_offset": last, "delivery_count": count}
+                for first, last, count in result.acquired
+            ]
             pending += AFTER_RECORDS.write(version, {"acquired_records": acquired})
         pending += NO_TAGS
-    endpoints = [
-        {"node_id": node_id, "host": host, "port": port, "rack": rack}
-        for node_id, host, port, rack in response.node_endpoints
-    ]
-    pending += END.write(version, {"node_endpoints": endpoints})
+    pending += _end(version, tuple(response.node_endpoints))
     chunks.append(bytes(pending))
     return chunks
+
+
+# Each part is encoded as a struct: the last byte, its number of tags, belongs to the next part.
+
+
+def _begin_with(version: int, lock_timeout_ms: int, error: KafkaError | None) -> bytes:
+    fields = {**_error_fields(error), "acquisition_lock_timeout_ms": lock_timeout_ms}
+    return BEGIN.write(version, fields)[:-1]
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def _begin(version: int, lock_timeout_ms: int) -> bytes:
+    """Return the begin of a response without an error of the whole request."""
+    return _begin_with(version, lock_timeout_ms, None)
+
+
+def _before_records_with(version: int, result: ShareFetchResult) -> bytes:
+    leader_id, leader_epoch = result.current_leader or NO_LEADER
+    acknowledged = _error_fields(result.acknowledge_error)
+    fields = {
+        "partition_index": result.partition_index,
+        **_error_fields(result.error),
+        "acknowledge_error_code": acknowledged["error_code"],
+        "acknowledge_error_message": acknowledged["error_message"],
+        "current_leader": {"leader_id": leader_id, "leader_epoch": leader_epoch},
+    }
+    return BEFORE_RECORDS.write(version, fields)[:-1]
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def _before_records(version: int, partition_index: int) -> bytes:
+    """Return the begin of a partition without errors and without another leader."""
+    return _before_records_with(version, ShareFetchResult(partition_index))
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def _end(version: int, node_endpoints: tuple[tuple[int, str, int, str | None], ...]) -> bytes:
+    """Return the end of a response; most have no endpoints."""
+    endpoints = [
+        {"node_id": node_id, "host": host, "port": port, "rack": rack}
+        for node_id, host, port, rack in node_endpoints
+    ]
+    return END.write(version, {"node_endpoints": endpoints})
 
 
 def _error_fields(error: KafkaError | None) -> dict[str, Any]:

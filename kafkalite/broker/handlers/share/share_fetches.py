@@ -296,15 +296,16 @@ class ShareFetch(ShareRequest):
             before = results.get(partition)
             if each.records is None and each.error is None and before is None and not is_full:
                 continue
-            result = before or ShareFetchResult(partition[1])
-            results[partition] = result._replace(
-                error=each.error, records=each.records, acquired=each.acquired
+            acknowledge_error = before.acknowledge_error if before is not None else None
+            results[partition] = ShareFetchResult(
+                partition[1], each.error, acknowledge_error, None, each.records, each.acquired
             )
         topics: dict[bytes, list[ShareFetchResult]] = {}
         leaders = []
         for (topic_id, index), result in results.items():
-            errors = (result.error, result.acknowledge_error)
-            if any(isinstance(error, NotLeaderOrFollower) for error in errors):
+            if isinstance(result.error, NotLeaderOrFollower) or isinstance(
+                result.acknowledge_error, NotLeaderOrFollower
+            ):
                 leader = self.node.metadata.leader_of(topic_id, index)
                 leaders.append(leader)
                 result = result._replace(current_leader=leader)
