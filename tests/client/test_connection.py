@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import random
@@ -15,7 +14,7 @@ import pytest
 
 import kafkalite
 from kafkalite.client.net.connection import BrokerConnection, BrokerIdentity
-from kafkalite.client.net.frame_reader import ROOM_SIZE, FrameReader
+from kafkalite.client.net.frame_reader import ROOM_SIZE
 from kafkalite.client.net.settings import producer_settings
 from kafkalite.client.net.topology import parse_address
 from kafkalite.errors import (
@@ -345,39 +344,6 @@ def test_response_without_a_request_closes_the_connection(connect):
         with pytest.raises(InvalidRequest, match="a response without a request"):
             while connection.take() is None:
                 time.sleep(0.001)
-
-
-def test_announced_response_size_allocates_no_memory():
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        inbox = FrameReader()
-        theirs.sendall(struct.pack(">i", 1 << 28) + b"abc")
-        inbox.fill(ours)
-        assert inbox.take() is None
-        assert inbox.has_part
-        assert len(inbox._large) <= ROOM_SIZE
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_responses_are_split_regardless_of_arrival(seed):
-    chance = random.Random(seed)
-    sizes = [chance.choice([4, 5, 90, ROOM_SIZE - 4, ROOM_SIZE, 300_000]) for _ in range(12)]
-    answers = [chance.randbytes(size) for size in sizes]
-    stream = b"".join(map(framed, answers))
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        inbox, found, sent = FrameReader(), [], 0
-        theirs.setblocking(False)
-        ours.setblocking(False)
-        while len(found) < len(answers):
-            if sent < len(stream):
-                with contextlib.suppress(BlockingIOError):
-                    sent += theirs.send(stream[sent : sent + chance.randrange(1, 90_000)])
-            inbox.fill(ours)
-            while (respond := inbox.take()) is not None:
-                found.append(bytes(respond))
-    assert found == answers
-    assert not inbox.has_part
 
 
 # Timeouts and closing.

@@ -383,7 +383,7 @@ class BrokerConnection:
         """Read what has arrived, without waiting."""
         assert self._socket is not None
         try:
-            taken = self._frames.fill(self._socket)
+            taken = self._frames.fill(self._socket, is_last=len(self._in_flight) == 1)
         except BlockingIOError:
             return
         if not taken:

@@ -5,6 +5,12 @@
 Small responses are copied from one buffer, which one system call fills with as many as have
 arrived.  A large one gets a buffer of its own, which grows as bytes arrive and never by the size it
 claims.  Such buffers are reused once no view of them is left.
+
+    begin of the next response ─▶ buffer of small ones     its first HEAD_SIZE bytes
+                               ─▶ buffer to reuse          the others, at their place in it
+
+Where large responses come one at a time, one system call thus receives as much of one as has
+arrived.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ import struct
 from kafkalite.errors import InvalidRequest
 
 ROOM_SIZE = 64 << 10
+HEAD_SIZE = 64
 RESPONSE_SIZE_MIN = 4
 RESPONSE_SIZE_MAX = (1 << 29) - 1
 """Less than any four ASCII letters read as a size, so that HTTP or a greeting is detected."""
@@ -43,11 +50,14 @@ class FrameReader:
         """True if a part of a response has arrived."""
         return self._large is not None or self._begin < self._end
 
-    def fill(self, connection: socket.socket) -> int:
+    def fill(self, connection: socket.socket, *, is_last: bool = False) -> int:
         """Read what has arrived, as far as there is space; return the bytes read, 0 at the end.
 
-        There is always space after `take` has returned None.
+        There is always space after `take` has returned None.  `is_last`: at most one response
+        follows; InvalidRequest if there is more.
         """
+        if self._large is None and is_last and not self._end and (spare := self._unused()):
+            return self._fill_spare(connection, spare)
         if self._large is None:
             with memoryview(self._room) as view:
                 taken = connection.recv_into(view[self._end :])
@@ -59,6 +69,27 @@ class FrameReader:
         with memoryview(self._large) as view:
             taken = connection.recv_into(view[self._large_end : self._large_size])
         self._large_end += taken
+        return taken
+
+    def _fill_spare(self, connection: socket.socket, spare: bytearray) -> int:
+        """Read the begin of a response, with `spare` as its buffer if it is a large one."""
+        with memoryview(self._room) as room, memoryview(spare) as large:
+            taken = connection.recvmsg_into([room[:HEAD_SIZE], large[HEAD_SIZE - SIZE.size :]])[0]
+            if taken <= HEAD_SIZE:
+                self._end = taken
+                return taken
+            (size,) = SIZE.unpack_from(room)
+            whole = SIZE.size + size
+            if not RESPONSE_SIZE_MIN <= size <= self.size_max:
+                self._end = HEAD_SIZE  # refused by `take`
+            elif taken > whole:
+                raise InvalidRequest("it sent a response without a request")
+            elif whole <= ROOM_SIZE:
+                room[HEAD_SIZE:taken] = large[HEAD_SIZE - SIZE.size : taken - SIZE.size]
+                self._end = taken
+            else:
+                large[: HEAD_SIZE - SIZE.size] = room[SIZE.size : HEAD_SIZE]
+                self._large, self._large_size, self._large_end = spare, size, taken - SIZE.size
         return taken
 
     def take(self) -> memoryview | None:
