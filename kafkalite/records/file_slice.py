@@ -12,12 +12,17 @@ import os
 class OpenFile:
     """Owns a descriptor, and closes it with the last reference."""
 
-    __slots__ = ("_descriptor", "path")
+    __slots__ = ("__weakref__", "_descriptor", "path")
 
     def __init__(self, path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> None:
         self._descriptor = -1
         self.path = os.fspath(path)
         self._descriptor = os.open(self.path, flags | os.O_CLOEXEC, mode)
+
+    @property
+    def is_open(self) -> bool:
+        """False after `close`."""
+        return self._descriptor >= 0
 
     def fileno(self) -> int:
         assert self._descriptor >= 0, f"{self.path} is closed"

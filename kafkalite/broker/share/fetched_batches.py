@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+from weakref import ref
 
 from kafkalite._ext.record_batch import HEADER_SIZE, header
 from kafkalite.coordination.share.acquisition import AcquiredRange
 from kafkalite.coordination.share.share_partition import FetchedBatch
 from kafkalite.records.batch import BatchHeader
-from kafkalite.records.file_slice import FileSlice
+from kafkalite.records.file_slice import FileSlice, OpenFile
 
 READ_SIZE = 4 << 10
 """Number of bytes that are read together: small batches follow each other closely."""
@@ -68,3 +70,30 @@ class FetchedBatches:
         )
         end = next(end for batch, _, end in self._batches if batch.last_offset >= last_offset)
         return FileSlice(self._records.file, begin, end - begin)
+
+    def after(self, covered: FileSlice) -> ReadAhead | None:
+        """Return the rest of the slice after the covered part, or None if there is none."""
+        end = covered.position + covered.size
+        left = self._records.position + self._records.size - end
+        offset = next(batch.last_offset for batch, _, at in self._batches if at == end) + 1
+        return ReadAhead(ref(covered.file), offset, end, left) if left > 0 else None
+
+
+class ReadAhead(NamedTuple):
+    """The part of a slice from an offset on, which the next fetch continues with.
+
+    The log's committed bytes do not change while this node leads the partition.  The file is not
+    held open: the log may close or delete it meanwhile.
+    """
+
+    file: ref[OpenFile]
+    offset: int
+    position: int
+    size: int
+
+    def slice(self, size_max: int) -> FileSlice | None:
+        """Return at most this many bytes, or None if the file was closed."""
+        file = self.file()
+        if file is None or not file.is_open:
+            return None
+        return FileSlice(file, self.position, min(self.size, size_max))

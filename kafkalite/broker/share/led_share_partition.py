@@ -22,7 +22,7 @@ from kafkalite.broker.future import Future
 from kafkalite.broker.replica.delayed_fetch import ABORTED_MAX
 from kafkalite.broker.replica.partition import READ_COMMITTED
 from kafkalite.broker.share.dead_letter_queue import DeadLetterQueue
-from kafkalite.broker.share.fetched_batches import FetchedBatches
+from kafkalite.broker.share.fetched_batches import FetchedBatches, ReadAhead
 from kafkalite.config.share_group import duration_ms
 from kafkalite.coordination.share.acquisition import AcquiredRange, AcquireLimits
 from kafkalite.coordination.share.share_partition import (
@@ -130,6 +130,8 @@ class LedSharePartition:
         self._state_epoch = 0
         self._unfinished: CommittedRead | None = None
         """The read whose lookup of aborted transactions takes more steps."""
+        self._ahead: ReadAhead | None = None
+        """What the last fetch left of the slice that it read: no lookup is needed to continue."""
         self._is_writing_dead_letters = False
         self._timer: Timer | None = None
         self._due_ms = 0
@@ -261,14 +263,19 @@ class LedSharePartition:
             offset = records.next_fetch_offset
             if offset is None:
                 break
+            ahead = self._take_ahead(offset, size_max, settings)
             try:
-                read = self._read(
-                    offset,
-                    size_max,
-                    budget,
-                    unfinished=unfinished,
-                    is_read_committed=settings.is_read_committed,
-                    whole_first=whole_first,
+                read = (
+                    (ahead, ())
+                    if ahead is not None
+                    else self._read(
+                        offset,
+                        size_max,
+                        budget,
+                        unfinished=unfinished,
+                        is_read_committed=settings.is_read_committed,
+                        whole_first=whole_first,
+                    )
                 )
             except OffsetOutOfRange:
                 break  # the log was truncated
@@ -281,10 +288,25 @@ class LedSharePartition:
             self._write_dead_letters()  # of a group with a lower limit than before
             if ranges:
                 self._schedule()
-                return batches.covering(ranges), ranges
-            if records.next_fetch_offset == offset:
+                covered = batches.covering(ranges)
+                if not settings.is_read_committed:
+                    self._ahead = batches.after(covered)
+                return covered, ranges
+            if ahead is None and records.next_fetch_offset == offset:
                 break
         return None, []
+
+    def _take_ahead(
+        self, offset: int, size_max: int, settings: ShareGroupSettings
+    ) -> FileSlice | None:
+        """Return what the last fetch left of its slice, if this one continues there; it may be a
+        part of a batch only."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead.offset != offset or settings.is_read_committed:
+            return None
+        log = self.partition.log
+        is_there = log.failure is None and offset < log.end_offset
+        return ahead.slice(size_max) if is_there else None
 
     @property
     def is_looking_up(self) -> bool:
