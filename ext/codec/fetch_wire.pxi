@@ -31,22 +31,36 @@ cdef enum:
     # decodes them and updates the session takes about 20 ms; everything else runs in steps.
     FETCH_NAMED_MAX = 20_000
 
+    # Ours: the durable offset of a follower, and the start of the leader's epoch.
+    FETCH_DURABLE_TAG = 1000
+    FETCH_EPOCH_START_TAG = 1000
+
+
+cdef int64_t UNKNOWN_HIGH_WATERMARK = 0x7FFFFFFFFFFFFFFF
+
+
+cdef struct FollowerFields:
+    int64_t high_watermark
+    int64_t durable_offset
+
 
 FETCH_NAMES_MAX = FETCH_NAMED_MAX
 
 
 def decode_fetch(int version, frame, Py_ssize_t position):
     """Return `(replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id,
-    session_epoch, topics, forgotten, rack_id)`, or an error code.
+    session_epoch, topics, forgotten, rack_id, replica_epoch)`, or an error code.
 
     Topics are `(name or id, partitions)`, partitions `(index, current_leader_epoch, fetch_offset,
-    last_fetched_epoch, log_start_offset, partition_max_bytes)`, forgotten topics `(name or id,
-    indexes)`.  For a request with more than FETCH_NAMES_MAX topics and partitions, topics are None
-    and the rest of the request is not decoded.
+    last_fetched_epoch, log_start_offset, partition_max_bytes)`, and of a follower also
+    `high_watermark` and `durable_offset`; forgotten topics are `(name or id, indexes)`.  For a
+    request with more than FETCH_NAMES_MAX topics and partitions, topics are None and the rest of
+    the request is not decoded.
     """
     cdef Py_buffer view
     cdef Cursor cursor
     cdef int32_t replica_id = -1
+    cdef int64_t replica_epoch = -1
     cdef int32_t max_wait_ms, min_bytes, max_bytes
     cdef int32_t session_id = 0
     cdef int32_t session_epoch = -1
@@ -74,15 +88,15 @@ def decode_fetch(int version, frame, Py_ssize_t position):
         if names_left < 0:
             return (
                 replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id,
-                session_epoch, None, [], "",
+                session_epoch, None, [], "", replica_epoch,
             )
         rack_id = take_name(&cursor) if version >= FETCH_RACK else ""
-        take_fetch_tags(&cursor, version, &replica_id)
+        take_fetch_tags(&cursor, version, &replica_id, &replica_epoch)
         if cursor.invalid:
             return INVALID_REQUEST
         return (
             replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id,
-            session_epoch, topics, forgotten, rack_id,
+            session_epoch, topics, forgotten, rack_id, replica_epoch,
         )
     finally:
         PyBuffer_Release(&view)
@@ -125,6 +139,7 @@ cdef list fetch_partitions(Cursor* cursor, int version, int64_t* names_left):
     cdef Py_ssize_t count
     cdef int32_t index, current_leader_epoch, last_fetched_epoch, partition_max_bytes
     cdef int64_t fetch_offset, log_start_offset
+    cdef FollowerFields follower
     if version >= FETCH_LOG_START:
         size_min += 8
     if version >= FETCH_LEADER_EPOCH:
@@ -139,29 +154,48 @@ cdef list fetch_partitions(Cursor* cursor, int version, int64_t* names_left):
         last_fetched_epoch = take_i32(cursor) if version >= FETCH_FLEXIBLE else -1
         log_start_offset = take_i64(cursor) if version >= FETCH_LOG_START else -1
         partition_max_bytes = take_i32(cursor)
-        if cursor.flexible:
-            skip_partition_tags(cursor, version)
+        count -= 1
+        if cursor.flexible and take_partition_tags(cursor, version, &follower):
+            partitions.append((
+                index, current_leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset,
+                partition_max_bytes, follower.high_watermark, follower.durable_offset,
+            ))
+            continue
         partitions.append((
             index, current_leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset,
             partition_max_bytes,
         ))
-        count -= 1
     return partitions
 
 
-cdef void skip_partition_tags(Cursor* cursor, int version) noexcept:
-    """Skip a partition's tagged fields, which only KRaft followers send; check only their sizes."""
+cdef bint take_partition_tags(
+    Cursor* cursor, int version, FollowerFields* follower
+) noexcept:
+    """Read the tagged fields of a partition; return whether a follower has sent them."""
     cdef uint32_t count = take_tag_count(cursor)
     cdef uint32_t tag, size
+    if not count:
+        return False
+    follower.high_watermark = UNKNOWN_HIGH_WATERMARK
+    follower.durable_offset = -1
     while count and not cursor.invalid:
         count -= 1
         tag = take_uvarint(cursor)
         size = take_uvarint(cursor)
+        if (tag == 1 or tag == FETCH_DURABLE_TAG) and version >= FETCH_HIGH_WATERMARK:
+            if size != 8:
+                fail(cursor)
+            elif tag == 1:
+                follower.high_watermark = take_i64(cursor)
+            else:
+                follower.durable_offset = take_i64(cursor)
+            continue
         take(cursor, size)
         if tag == 0 and version >= FETCH_DIRECTORY_ID and size != UUID_SIZE:
             fail(cursor)
-        if tag == 1 and version >= FETCH_HIGH_WATERMARK and size != 8:
-            fail(cursor)
+    return (
+        follower.high_watermark != UNKNOWN_HIGH_WATERMARK or follower.durable_offset != -1
+    )
 
 
 cdef list forgotten_topics(Cursor* cursor, bint by_id, int64_t* names_left):
@@ -185,7 +219,9 @@ cdef list forgotten_topics(Cursor* cursor, bint by_id, int64_t* names_left):
     return forgotten
 
 
-cdef int take_fetch_tags(Cursor* cursor, int version, int32_t* replica_id) except -1:
+cdef int take_fetch_tags(
+    Cursor* cursor, int version, int32_t* replica_id, int64_t* replica_epoch
+) except -1:
     cdef uint32_t count, tag, size
     cdef const uint8_t* end
     if not cursor.flexible:
@@ -207,7 +243,7 @@ cdef int take_fetch_tags(Cursor* cursor, int version, int32_t* replica_id) excep
             take_nullable_name(cursor)
         else:
             replica_id[0] = take_i32(cursor)
-            take_i64(cursor)
+            replica_epoch[0] = take_i64(cursor)
             skip_tags(cursor)
         if remaining(cursor):
             fail(cursor)
@@ -256,7 +292,7 @@ def encode_fetch(
 
 cdef int put_fetched(Sink* sink, int version, object result, list chunks) except -1:
     """Write a PartitionFetchResult, and append its records as a chunk of their own."""
-    check_result(result, 10)
+    check_result(result, 11)
     put_i32(sink, field(result, 0))
     put_i16(sink, field(result, 1))
     put_i64(sink, field(result, 2))
@@ -273,7 +309,10 @@ cdef int put_fetched(Sink* sink, int version, object result, list chunks) except
         put_i32(sink, field(result, 6))
     put_records(sink, field(result, 7), chunks)
     if version >= FETCH_FLEXIBLE:
-        put_fetched_tags(sink, field(result, 8), field(result, 9))
+        put_fetched_tags(
+            sink, field(result, 8), field(result, 9),
+            field(result, 10) if version >= FETCH_HIGH_WATERMARK else -1,
+        )
     return 0
 
 
@@ -294,10 +333,12 @@ cdef int put_records(Sink* sink, object records, list chunks) except -1:
     return 0
 
 
-cdef int put_fetched_tags(Sink* sink, object current_leader, object diverging_epoch) except -1:
+cdef int put_fetched_tags(
+    Sink* sink, object current_leader, object diverging_epoch, int64_t epoch_start
+) except -1:
     cdef bint diverging = has_value(diverging_epoch)
     cdef bint leader = has_value(current_leader)
-    put_uvarint(sink, diverging + leader)
+    put_uvarint(sink, diverging + leader + (epoch_start != -1))
     if diverging:
         epoch, end_offset = diverging_epoch
         put_uvarint(sink, 0)
@@ -307,4 +348,8 @@ cdef int put_fetched_tags(Sink* sink, object current_leader, object diverging_ep
         put_no_tags(sink)
     if leader:
         put_leader(sink, 1, current_leader)
+    if epoch_start != -1:
+        put_uvarint(sink, FETCH_EPOCH_START_TAG)
+        put_uvarint(sink, 8)
+        put_i64(sink, epoch_start)
     return 0

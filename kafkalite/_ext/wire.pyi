@@ -10,7 +10,7 @@ Produced: TypeAlias = tuple[
 ]
 # Records are None, bytes, or any object with a `size`; the connection knows how to send it.
 Fetched: TypeAlias = tuple[
-    int, int, int, int, int, Sequence[Pair] | None, int, Any, Pair | None, Pair | None
+    int, int, int, int, int, Sequence[Pair] | None, int, Any, Pair | None, Pair | None, int
 ]
 ProduceRequest: TypeAlias = tuple[
     str | None, int, int, list[tuple[Topic, list[tuple[int, memoryview | None]]]]
@@ -23,9 +23,10 @@ FetchRequest: TypeAlias = tuple[
     int,
     int,
     int,
-    list[tuple[Topic, list[tuple[int, int, int, int, int, int]]]] | None,
+    list[tuple[Topic, list[tuple[int, ...]]]] | None,
     list[tuple[Topic, list[int]]],
     str,
+    int,
 ]
 
 def decode_header(

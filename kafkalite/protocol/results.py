@@ -64,6 +64,8 @@ class PartitionFetchResult(NamedTuple):
     current_leader: LeaderAndEpoch | None = None
     diverging_epoch: tuple[int, int] | None = None
     """(epoch, end offset) if the reader's log diverges from this one (KIP-595)."""
+    epoch_start: int = -1
+    """For a follower: the log end offset at which the leader's epoch began."""
 
     @classmethod
     def failed(

@@ -210,6 +210,7 @@ def fetched(partition: dict[str, Any]) -> PartitionFetchResult:
         records=partition["records"] or None,
         current_leader=pair(partition.get("current_leader")),
         diverging_epoch=pair(partition.get("diverging_epoch")),
+        epoch_start=partition.get("epoch_start", -1),
     )
 
 
@@ -218,7 +219,7 @@ def test_encoders_reject_a_result_with_wrong_number_of_fields():
     for wrong in (result[:-1], (*result, None), [*result]):
         with pytest.raises(TypeError, match="expected a result of 8 fields"):
             wire.encode_produce(3, CORRELATION_ID, [("flights", [wrong])], 0)
-        with pytest.raises(TypeError, match="expected a result of 10 fields"):
+        with pytest.raises(TypeError, match="expected a result of 11 fields"):
             wire.encode_fetch(4, CORRELATION_ID, 0, 0, 0, [("flights", [wrong])])
 
 
@@ -246,7 +247,7 @@ class Slice:
 @FETCH_VERSIONS
 def test_file_slices_are_chunks_of_a_fetch_response(version):
     slices = [Slice(100), Slice(0), Slice(1 << 30)]
-    partitions = [(one, 0, 9, 9, 0, None, -1, slices[one], None, None) for one in range(3)]
+    partitions = [(one, 0, 9, 9, 0, None, -1, slices[one], None, None, -1) for one in range(3)]
     topic = "flights" if version < 13 else bytes(range(16))
     chunks = wire.encode_fetch(version, CORRELATION_ID, 0, 0, 0, [(topic, partitions)])
     kinds = [type(chunk) for chunk in chunks]
@@ -256,7 +257,7 @@ def test_file_slices_are_chunks_of_a_fetch_response(version):
 
 
 def test_missing_records_are_encoded_as_empty():
-    partition = (0, 0, 9, 9, 0, None, -1, None, None, None)
+    partition = (0, 0, 9, 9, 0, None, -1, None, None, None, -1)
     (frame,) = wire.encode_fetch(4, CORRELATION_ID, 0, 0, 0, [("flights", [partition])])
     body = FETCH.response.read(4, frame, 4)
     assert body.responses[0].partitions[0].records == b""

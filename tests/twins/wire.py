@@ -36,23 +36,32 @@ def decode_produce(version: int, frame: bytes, position: int) -> Any:
     return (request.transactional_id, request.acks, request.timeout_ms, topics, is_transactional)
 
 
+FETCHED = (
+    "partition",
+    "current_leader_epoch",
+    "fetch_offset",
+    "last_fetched_epoch",
+    "log_start_offset",
+    "partition_max_bytes",
+)
+
+
+def partition_of(one: dict[str, Any], version: int) -> tuple[int, ...]:
+    """Return a partition of a Fetch, with the fields of a follower if it has sent them."""
+    fields = tuple(one[name] for name in FETCHED)
+    follower = (one["high_watermark"], one["durable_offset"])
+    return fields if follower == (0x7FFFFFFFFFFFFFFF, -1) else fields + follower
+
+
 def decode_fetch(version: int, frame: bytes, position: int) -> Any:
     try:
         request = FETCH.request.read(version, frame, position)
     except InvalidRequest as fault:
         return fault.code
-    asked = [
-        "partition",
-        "current_leader_epoch",
-        "fetch_offset",
-        "last_fetched_epoch",
-        "log_start_offset",
-        "partition_max_bytes",
-    ]
     topics = [
         (
             topic_of(topic, version, "topic"),
-            [tuple(one[name] for name in asked) for one in topic.partitions],
+            [partition_of(one, version) for one in topic.partitions],
         )
         for topic in request.topics
     ]
@@ -74,4 +83,5 @@ def decode_fetch(version: int, frame: bytes, position: int) -> Any:
         topics,
         forgotten,
         request.rack_id if named <= FETCH_NAMES_MAX else "",
+        request.replica_state.replica_epoch if version >= 15 and named <= FETCH_NAMES_MAX else -1,
     )

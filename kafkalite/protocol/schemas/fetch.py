@@ -38,6 +38,8 @@ FETCH = Api(
                 partition_max_bytes=Int32(),
                 replica_directory_id=Uuid("17+", tag=0),
                 high_watermark=Int64("18+", tag=1, default=0x7FFFFFFFFFFFFFFF),
+                # Ours: the end of the follower's flushed records.
+                durable_offset=Int64("18+", tag=1000, default=-1),
             )),
         )),
         forgotten_topics_data=Array(Struct(
@@ -75,6 +77,8 @@ FETCH = Api(
                     end_offset=Int64(default=-1),
                     epoch=Int32(default=-1),
                 ),
+                # Ours, for followers: the log end offset at which the leader's epoch began.
+                epoch_start=Int64("18+", tag=1000, default=-1),
                 aborted_transactions=Array(Struct(
                     producer_id=Int64(),
                     first_offset=Int64(),
