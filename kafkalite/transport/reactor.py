@@ -346,13 +346,22 @@ class Reactor:
             accepted.setsockopt(
                 socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer_size
             )
+        connection = self._adopt(accepted, peer, serve)
+        self.accepted += 1
+        self._addresses[peer[0]] += 1
+        connection.on_close(lambda: self._connection_closed(peer[0]))
+
+    def open_peer_connection(self, accepted: socket.socket, serve: Serve) -> None:
+        """Create a connection for an accepted socket of another node; no limits apply to it."""
+        accepted.setblocking(False)
+        self._adopt(accepted, ("", 0), serve)
+
+    def _adopt(self, accepted: socket.socket, peer: Address, serve: Serve) -> Connection:
         local = address_of(accepted.getsockname())
         connection = Connection(next(self._connection_ids), peer, local)
         self._loop.adopt(connection, accepted.fileno(), serve)
         accepted.detach()
-        self.accepted += 1
-        self._addresses[peer[0]] += 1
-        connection.on_close(lambda: self._connection_closed(peer[0]))
+        return connection
 
     def reject(self, accepted: socket.socket, peer: Address, why: str) -> None:
         """Close a connection that was only just accepted, and log the reason."""

@@ -2,6 +2,7 @@
 
     $XDG_RUNTIME_DIR/kafkalite/CLUSTER-LETTERS/bus           the supervisor's end of the bus
                                                local-NODE    a node's socket for local programs
+                                               peer-NODE     a node's socket for other nodes
                                                cleaner-NODE  that for the log cleaner only, with
                                                              native.enable=false
     /tmp/kafkalite-UID/CLUSTER-LETTERS/…                     if the former is not a private
@@ -28,6 +29,7 @@ from kafkalite.metrics import PUSHES
 BUS = "bus"
 LOCAL = "local-"
 CLEANER = "cleaner-"
+PEER = "peer-"
 NODE_ID_MAX = 2**31 - 1
 
 SOCKET_PATH_SIZE_MAX = 107
@@ -58,6 +60,11 @@ def local_path(run_directory: Path, node_id: int) -> Path:
 def cleaner_path(run_directory: Path, node_id: int) -> Path:
     """Return the path of a node's socket for the log cleaner, if it serves no local programs."""
     return run_directory / f"{CLEANER}{node_id}"
+
+
+def peer_path(run_directory: Path, node_id: int) -> Path:
+    """Return the path of a node's socket for other nodes."""
+    return run_directory / f"{PEER}{node_id}"
 
 
 def local_sockets(cluster_id: str, node_id: int) -> list[Path]:
