@@ -113,9 +113,12 @@ class Controller:
         *,
         sizes: PartitionSizes = NO_SIZES,
         limits: PlacementLimits = NO_LIMITS,
+        is_first_start: bool = False,
     ) -> DecisionResult[None]:
-        """Register exactly these nodes at start, and give every partition a leader among them."""
-        return nodes.register(self.image, addresses, rack, sizes, limits)
+        """Have exactly these nodes at start, and give every partition a leader among them."""
+        return nodes.register(
+            self.image, addresses, rack, sizes, limits, is_first_start=is_first_start
+        )
 
     def set_node_address(
         self, node_id: int, host: str, port: int, rack: str | None

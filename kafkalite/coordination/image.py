@@ -49,6 +49,9 @@ SUPERVISOR_ID = 0
 """The node that hosts the controller, and in a cluster without workers all partitions."""
 
 
+NO_PROCESS = -1
+"""The incarnation of a node without a registered process."""
+
 DELETED_MAX = 10_000
 """Maximum number of deleted topics in the image."""
 
@@ -70,8 +73,10 @@ class NodeImage(NamedTuple):
     node_epoch: int = 0
     """Increases with every process of the node; "broker epoch" on the wire."""
     fenced: bool = False
-    """True while no process of the node is known to run."""
+    """True while no process of the node is registered."""
     shutting_down: bool = False
+    incarnation: int = NO_PROCESS
+    """The launcher's number of the registered process."""
 
     @property
     def is_active(self) -> bool:

@@ -23,6 +23,7 @@ from itertools import count
 from kafkalite.config.broker import WORKERS_MAX
 from kafkalite.coordination.followers import FollowerPlacement
 from kafkalite.coordination.image import (
+    NO_PROCESS,
     SUPERVISOR_ID,
     ClusterImage,
     NodeImage,
@@ -116,8 +117,13 @@ def register(
     rack: str | None,
     sizes: PartitionSizes,
     limits: PlacementLimits,
+    *,
+    is_first_start: bool = False,
 ) -> DecisionResult[None]:
-    """Register exactly these nodes, and give every partition a leader among them.
+    """Have exactly these nodes, and give every partition a leader among them.
+
+    At the first start no process of a node is registered (replication/registration.py).  Raises
+    Refusal if a node with replicas of a replicated partition would be removed.
 
     A single node 0 leads all partitions.  With workers it leads only the internal topics; dedicated
     nodes without an address stay and wait for their listeners.
@@ -127,6 +133,12 @@ def register(
     assert SUPERVISOR_ID in addresses
     nodes = _settled_nodes(image, addresses, rack)
     _check_replicas_stay(image, nodes)
+    if is_first_start:
+        nodes |= {
+            node_id: node._replace(fenced=True, shutting_down=False, incarnation=NO_PROCESS)
+            for node_id, node in nodes.items()
+            if node_id != SUPERVISOR_ID
+        }
     shared = [node_id for node_id in _workers(nodes) if not nodes[node_id].draining]
     placer = Placer(
         image,
@@ -257,6 +269,7 @@ def remove(image: ClusterImage, node_id: int) -> DecisionResult[None]:
             f"Node {node_id} has replicas of {replica_count} partitions; they would be lost. Delete"
             " their topics first."
         )
+    _check_no_replicas(image, node_id)
     _check_others(image, node_id)
     return DecisionResult(None, [REMOVE_NODE(node_id=node_id)])
 
@@ -269,6 +282,7 @@ def set_draining(image: ClusterImage, node_id: int, draining: bool) -> DecisionR
     if node.draining == draining:
         return DecisionResult(None)
     if draining:
+        _check_no_replicas(image, node_id)
         _check_others(image, node_id)
     return DecisionResult(None, [node_record(node._replace(draining=draining))])
 
@@ -290,6 +304,15 @@ def _goes_with_its_topic(image: ClusterImage, node_id: int) -> str:
         if any(partition.leader == node_id for partition in topic.partitions.values())
     ]
     return f"Node {node_id} is dedicated to topic {names[0]}; it is removed with that topic."
+
+
+def _check_no_replicas(image: ClusterImage, node_id: int) -> None:
+    for topic, index, partition in image.replicas_on(node_id):
+        if len(partition.replicas) > 1:
+            raise InvalidRequest(
+                f"Node {node_id} has a replica of {topic.name}-{index}, whose replicas cannot be"
+                " moved in this version; delete the topic first."
+            )
 
 
 def _check_others(image: ClusterImage, node_id: int) -> None:

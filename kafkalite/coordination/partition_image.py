@@ -64,6 +64,11 @@ class PartitionImage(NamedTuple):
         return len(self.replicas) > 1
 
     @property
+    def is_alone(self) -> bool:
+        """True if the partition has one replica, which leads it."""
+        return len(self.replicas) == 1
+
+    @property
     def original_factor(self) -> int:
         """The number of replicas without those that a reassignment adds."""
         return len(self.replicas) - len(self.adding)

@@ -34,8 +34,8 @@ WRITTEN = {
         "02 01 00000004 01 00000000 0272 01 00 00",
     ),
     "Node 2": (
-        node_record(NodeImage(4, "h", 1, node_epoch=9, fenced=True)),
-        "02 02 00000004 0268 00000001 00 00 00 0000000000000009 01 00 00",
+        node_record(NodeImage(4, "h", 1, node_epoch=9, fenced=True, incarnation=7)),
+        "02 02 00000004 0268 00000001 00 00 00 0000000000000009 01 00 0000000000000007 00",
     ),
     "Topic": (internal.TOPIC(name="t", topic_id=ID), f"03 00 0274 {ID.hex()} 00"),
     "Partition": (

@@ -76,6 +76,13 @@ class IsrDecision(NamedTuple):
     error: KafkaError | None = None
 
 
+class AlteredPartition(NamedTuple):
+    """The outcome of a proposal as its leader gets it: an error, or the partition epoch now."""
+
+    error: KafkaError | None
+    partition_epoch: int
+
+
 def alter_partitions(
     image: ClusterImage,
     node_id: int,

@@ -13,7 +13,7 @@ number.  It is repeated until it returns fewer than `count_max`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from kafkalite.coordination.replication.election import ElectionType
 from kafkalite.coordination.replication.partition_change import RulesOf, change
 from kafkalite.coordination.replication.recovery_election import (
     ReplicaLogEnd,
+    accept_loss,
     await_log_ends,
     recover,
 )
@@ -54,7 +55,7 @@ def remove_from_isrs(
         isr = [member for member in partition.isr if member != node_id]
         return change(partition, rules_of(topic), _other_is_active(image, node_id), isr=isr)
 
-    return _change_partitions(_with_isr_member(image, node_id), changed, count_max)
+    return change_partitions(_with_isr_member(image, node_id), changed, count_max)
 
 
 def _with_isr_member(image: ClusterImage, node_id: int) -> Iterator[LocatedPartition]:
@@ -80,9 +81,14 @@ def set_state(
 
 
 def remove_after_loss(
-    image: ClusterImage, node_id: int, rules_of: RulesOf, count_max: int = CHANGED_MAX
+    image: ClusterImage,
+    node_id: int,
+    rules_of: RulesOf,
+    lost: Collection[tuple[bytes, int]] | None = None,
+    count_max: int = CHANGED_MAX,
 ) -> DecisionResult[int]:
-    """Remove a node that may have lost records from ISR and ELR of its partitions."""
+    """Remove a node that may have lost records from ISR and ELR of its partitions, or of those in
+    `lost`, by topic id and index."""
 
     def changed(topic: TopicImage, partition: PartitionImage) -> PartitionImage:
         others = _other_is_active(image, node_id)
@@ -91,9 +97,11 @@ def remove_after_loss(
     eligible = (
         (topic, index, partition)
         for topic, index, partition in image.replicas_on(node_id)
-        if len(partition.replicas) > 1 and node_id in (*partition.isr, *partition.elr)
+        if len(partition.replicas) > 1
+        and node_id in (*partition.isr, *partition.elr, *partition.last_known_elr)
+        and (lost is None or (topic.topic_id, index) in lost)
     )
-    return _change_partitions(eligible, changed, count_max)
+    return change_partitions(eligible, changed, count_max)
 
 
 def elect_missing(
@@ -109,7 +117,7 @@ def elect_missing(
         for topic, index, partition in image.replicas_on(node_id)
         if partition.leader == NO_LEADER
     )
-    return _change_partitions(without_leader, changed, count_max)
+    return change_partitions(without_leader, changed, count_max)
 
 
 def begin_recovery(image: ClusterImage, count_max: int = CHANGED_MAX) -> DecisionResult[int]:
@@ -160,7 +168,11 @@ def elect_leaders(
             if topic is None or partition is None:
                 outcomes.append(ElectionOutcome(name, index, UnknownTopicOrPartition()))
                 continue
-            changed = change(partition, rules_of(topic), image.is_active, election=kind)
+            is_waiting = partition.recovery_state is RecoveryState.AWAITING_LOG_ENDS
+            if is_waiting and kind is ElectionType.UNCLEAN:
+                changed = accept_loss(partition, image.is_active)
+            else:
+                changed = change(partition, rules_of(topic), image.is_active, election=kind)
             if changed is not partition:
                 records += change_records(topic, {index: changed})
             outcomes.append(ElectionOutcome(name, index, _error(kind, partition, changed)))
@@ -192,10 +204,10 @@ def elect_preferred(
         rules = rules_of(topic)
         return change(partition, rules, image.is_active, election=ElectionType.PREFERRED)
 
-    return _change_partitions(partitions, changed, count_max)
+    return change_partitions(partitions, changed, count_max)
 
 
-def _change_partitions(
+def change_partitions(
     partitions: Iterable[LocatedPartition],
     changed: Callable[[TopicImage, PartitionImage], PartitionImage],
     count_max: int,

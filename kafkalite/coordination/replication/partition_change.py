@@ -102,7 +102,7 @@ def change(
         target = _complete_reassignment(target)
     target = _with_replicas_only(target)
     target = _with_elr(partition, target, rules, lost)
-    target = _with_leader(target, is_active, election, rules)
+    target = _with_leader(target, is_active, election, rules, lost)
     if target.leader != partition.leader or set(partition.replicas) - set(target.replicas):
         target = target._replace(leader_epoch=partition.leader_epoch + 1)
     if is_flushed or not rules.has_witnesses:
@@ -180,11 +180,13 @@ def _with_leader(
     is_active: Callable[[int], bool],
     election: ElectionType,
     rules: PartitionRules,
+    lost: Collection[int],
 ) -> PartitionImage:
     """Elect a leader if the present one is not valid, or another one is preferred."""
     former = target.leader
     if not target.isr and former != NO_LEADER:
         target = target._replace(last_known_elr=(former,))
+    target = target._replace(last_known_elr=_without(target.last_known_elr, lost))
     if rules.elects_unclean and election is ElectionType.ANY:
         election = ElectionType.UNCLEAN
     elected = elect(target, is_active, election)

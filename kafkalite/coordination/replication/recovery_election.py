@@ -17,7 +17,7 @@ Left out: topics that acknowledge without a flush.  Their records may be lost in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from kafkalite.coordination.partition_image import (
@@ -72,3 +72,22 @@ def recover(
         witnesses=(),
         recovery_state=RecoveryState.RECOVERED,
     )
+
+
+def accept_loss(partition: PartitionImage, is_active: Callable[[int], bool]) -> PartitionImage:
+    """Return the partition with the first active candidate as leader, or else replica, although it
+    may lack acknowledged records; the same object if none is active."""
+    candidates = (*partition.isr, *partition.elr, *partition.witnesses, *partition.replicas)
+    for node_id in candidates:
+        if is_active(node_id):
+            return partition._replace(
+                leader=node_id,
+                leader_epoch=partition.leader_epoch + 1,
+                partition_epoch=partition.partition_epoch + 1,
+                isr=(node_id,),
+                elr=(),
+                last_known_elr=(),
+                witnesses=(),
+                recovery_state=RecoveryState.RECOVERING,
+            )
+    return partition

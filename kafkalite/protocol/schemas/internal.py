@@ -44,6 +44,8 @@ NODE = KINDS.declare(
         node_epoch=Int64("2+"),
         fenced=Bool("2+"),
         shutting_down=Bool("2+"),
+        # The launcher's number of the process that is registered.
+        incarnation=Int64("2+", default=-1),
     ),
 )  # fmt: skip
 

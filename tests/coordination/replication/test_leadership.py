@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafkalite import errors
 from kafkalite.coordination.image import node_record
-from kafkalite.coordination.partition_image import NO_LEADER
+from kafkalite.coordination.partition_image import NO_LEADER, RecoveryState
 from kafkalite.coordination.replication import leadership
 from kafkalite.coordination.replication.election import ElectionType
 from kafkalite.coordination.replication.recovery_election import ReplicaLogEnd
@@ -142,8 +142,16 @@ def test_partition_that_waits_is_changed_by_its_recovery_only():
     assert leave(image, 1) == 0
     assert leadership.remove_after_loss(image, 2, rules_of).response == 0
     assert leadership.elect_missing(image, 1, rules_of).response == 0
-    assert elected(image, ElectionType.UNCLEAN, 0) == [errors.EligibleLeadersNotAvailable]
+    assert elected(image, ElectionType.PREFERRED, 0) == [errors.PreferredLeaderNotAvailable]
     assert partitions_of(image) == [before]
+
+
+def test_unclean_election_does_not_wait_for_the_ends_of_logs():
+    image, _ = awaiting(part(1, (1, 2)))
+    assert elected(image, ElectionType.UNCLEAN, 0) == [type(None)]
+    (partition,) = partitions_of(image)
+    assert (partition.leader, partition.isr) == (1, (1,))
+    assert partition.recovery_state is RecoveryState.RECOVERING
 
 
 def test_replica_with_the_greatest_log_leads_after_a_power_failure():
