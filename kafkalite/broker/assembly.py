@@ -16,12 +16,16 @@ from kafkalite.config.broker import BROKER_RACK
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import SUPERVISOR_ID
+from kafkalite.coordination.machine import DecisionResult
+from kafkalite.coordination.replication import leadership, registration
+from kafkalite.coordination.replication.partition_change import RulesOf
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.storage.files.flusher import Flusher
 from kafkalite.storage.files.layout import directory_name
 from kafkalite.storage.manager.log_manager import LogManager
 from kafkalite.storage.manager.node_directories import evacuate, make_never_made
 from kafkalite.storage.state.partition_metadata import TopicIdPartition
+from kafkalite.transport.bus import Peer
 from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")
@@ -65,16 +69,40 @@ def open_local_controller(logs: LogManager, reactor: Reactor) -> LocalController
 
 
 def register_nodes(
-    controller: LocalController, cluster_id: str, settings: Settings, addresses: Addresses
+    controller: LocalController,
+    cluster_id: str,
+    settings: Settings,
+    addresses: Addresses,
+    *,
+    is_first_start: bool = True,
 ) -> None:
-    """Start with exactly these nodes; partitions of other nodes are reassigned to them."""
+    """Start with exactly these nodes; partitions of other nodes are reassigned to them.
+
+    `is_first_start`: the broker starts, so no node has a process that goes on.
+    """
     controller.decide_at_start(lambda machine: machine.set_cluster_id(cluster_id))
     now = effective_settings(settings, controller.image, SUPERVISOR_ID)
     controller.decide_at_start(
         lambda machine: machine.register_nodes(
-            addresses, now[BROKER_RACK], limits=placement_limits(now)
+            addresses,
+            now[BROKER_RACK],
+            limits=placement_limits(now),
+            is_first_start=is_first_start,
         )
     )
+
+
+def take_leaders(controller: LocalController, logs: LogManager, rules_of: RulesOf) -> None:
+    """Take the leaders from replicated partitions when the broker starts: their next leaders are
+    elected in another epoch, once their processes are registered."""
+
+    def decide(machine: Controller) -> DecisionResult[int]:
+        if logs.ran_in_this_boot:
+            return registration.take_leaders(machine.image, rules_of)
+        return leadership.begin_recovery(machine.image)
+
+    while controller.decide_at_start(decide) == leadership.CHANGED_MAX:
+        pass
 
 
 def create_missing_logs(controller: LocalController, data: Path) -> None:
@@ -87,7 +115,7 @@ def create_missing_logs(controller: LocalController, data: Path) -> None:
         (TopicIdPartition(topic.name, index, topic.topic_id), partition.replicas[0])
         for topic in controller.image.topics.values()
         for index, partition in topic.partitions.items()
-        if partition.leader_epoch > 0 and len(partition.replicas) == 1
+        if partition.leader_epoch > 0 and partition.is_alone
     ]
     for path in make_never_made(data, moved):
         log.warning("Log is missing on all nodes; created it empty. directory=%s", path)
@@ -108,13 +136,17 @@ def controller_node(
     )  # fmt: skip
 
 
-def remote_controller(logs: LogManager, reactor: Reactor, root: Path) -> RemoteController:
-    """Return another node's controller, with the image of the metadata log's files.
+def remote_controller(
+    logs: LogManager, reactor: Reactor, root: Path, peer: Peer
+) -> RemoteController:
+    """Return another node's controller, with the image of the metadata log's files; `peer` is this
+    process.
 
     Raises Refusal if they cannot be read.
     """
     logs.flusher = Flusher(file_system=logs.file_system)
-    controller = RemoteController(MetadataReader(root / directory_name(METADATA_TOPIC, 0)), reactor)
+    reader = MetadataReader(root / directory_name(METADATA_TOPIC, 0))
+    controller = RemoteController(reader, reactor, peer)
     controller.load()
     return controller
 

@@ -22,11 +22,13 @@ from kafkalite.broker.assembly import (
     create_missing_logs,
     open_local_controller,
     register_nodes,
+    take_leaders,
 )
 from kafkalite.broker.controller.admin_commands import AdminCommands
 from kafkalite.broker.controller.compaction_demand import CompactionDemand
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.controller.reassigner import Reassigner
+from kafkalite.broker.controller.replicated_nodes import ReplicatedNodes
 from kafkalite.broker.controller.worker_manager import BACKOFF, ProcessReport, WorkerManager
 from kafkalite.broker.node import Node
 from kafkalite.broker.node_metrics import start_metrics
@@ -70,9 +72,12 @@ def run(spec: SpawnSpec) -> int:
     logs.open_directory(spec.cluster_id, SUPERVISOR_ID)
     controller = open_local_controller(logs, reactor)
     addresses = initial_addresses(spec, controller)
-    register_nodes(controller, spec.cluster_id, spec.settings, addresses)
+    register_nodes(
+        controller, spec.cluster_id, spec.settings, addresses, is_first_start=spec.is_first_start
+    )
     node = controller_node(controller, spec.settings, reactor, logs, spec.listener, spec.data)
     if spec.is_first_start:
+        take_leaders(controller, logs, node.partition_rules)
         create_missing_logs(controller, spec.data)
     existing = {*controller.image.nodes, *spec.nodes}
     evacuate(spec.data, existing, node.directory_at, logs.file_system, is_deleted=node.is_deleted)
@@ -132,12 +137,7 @@ class Supervisor:
             incarnation=spec.incarnation,
             heartbeat_ms=spec.settings[BROKER_HEARTBEAT_INTERVAL_MS],
         )
-        self.worker_manager.serve_transactions(
-            node.transactions.markers, node.transactions.find_orphans
-        )
-        self.worker_manager.serve_shares(
-            node.share_coordinators.outcomes, node.share_progress, node.batch_appends
-        )
+        self._serve_workers(node)
         self.reassigner = Reassigner(
             controller,
             self.worker_manager,
@@ -167,6 +167,15 @@ class Supervisor:
         # a process that is stopped before its second heartbeat would not be watched.
         self._heartbeat()
         self._send_desired_nodes()
+
+    def _serve_workers(self, node: Node) -> None:
+        """Pass the messages of workers to the coordinators and the controller."""
+        workers = self.worker_manager
+        workers.serve_transactions(node.transactions.markers, node.transactions.find_orphans)
+        workers.serve_shares(
+            node.share_coordinators.outcomes, node.share_progress, node.batch_appends
+        )
+        workers.serve_replication(ReplicatedNodes(self._controller, node.partition_rules))
 
     def close(self) -> None:
         """Close the bus.  The launcher notices the end of this process by its pidfd."""

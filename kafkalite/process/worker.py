@@ -33,7 +33,8 @@ def run(spec: SpawnSpec) -> int:
     handle_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
     logs = LogManager(spec.data, spec.settings, reactor.clock)
     logs.open_directory(spec.cluster_id, spec.node_id)
-    controller = remote_controller(logs, reactor, spec.data)
+    peer = Peer(spec.node_id, spec.incarnation)
+    controller = remote_controller(logs, reactor, spec.data, peer)
     node = worker_node(
         controller, spec.settings, reactor, logs, spec.listener, spec.data, spec.node_id
     )
@@ -43,7 +44,7 @@ def run(spec: SpawnSpec) -> int:
     bus = BusClient(
         reactor,
         spec.run_directory / BUS,
-        identity_of(Peer(spec.node_id, spec.incarnation)),
+        identity_of(peer),
         controller.received,
         controller.connection_changed,
     )

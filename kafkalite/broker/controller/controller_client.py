@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from kafkalite.coordination.image import ClusterImage, TopicImage
     from kafkalite.coordination.leader_epochs import EpochRenewal
     from kafkalite.coordination.producer_ids import ProducerIdBlock
+    from kafkalite.coordination.replication.alter_partition import (
+        AlteredPartition,
+        PartitionProposal,
+    )
+    from kafkalite.coordination.replication.registration import RegisteredLog
     from kafkalite.coordination.share.share_partition import ShareProgress
     from kafkalite.coordination.share.state_requests import Outcome, StateRequest
     from kafkalite.errors import KafkaError
@@ -40,6 +45,9 @@ WriteMarkers: TypeAlias = "Callable[[Sequence[MarkerTargets]], Future[list[int]]
 
 ShareProgressOf: TypeAlias = "Callable[[Sequence[SharePartitionKey]], Sequence[ShareProgress]]"
 """Returns the progress of share partitions of the node, in order."""
+
+LogEnds: TypeAlias = "Callable[[], Sequence[RegisteredLog]]"
+"""Returns the ends of the node's logs of replicated partitions."""
 
 TopicOutcome: TypeAlias = "TopicImage | KafkaError | None"
 """The new topic, an error, or None if the topic was created and is not in this image yet."""
@@ -86,6 +94,7 @@ class ControllerClient(ABC):
         write_markers: WriteMarkers,
         share_progress_of: ShareProgressOf,
         append_batch: AppendBatch,
+        log_ends: LogEnds,
     ) -> None:
         """Attach the node.
 
@@ -96,6 +105,8 @@ class ControllerClient(ABC):
             write_markers: Called for the markers of transaction coordinators on that node.
             share_progress_of: Returns the progress of share partitions of the node, in order.
             append_batch: Appends a batch to a partition of the node.
+            log_ends: Returns the ends of the node's logs of replicated partitions, when its process
+                is to be registered.
         """
 
     @abstractmethod
@@ -139,6 +150,31 @@ class ControllerClient(ABC):
     @abstractmethod
     def append_batch(self, topic_id: bytes, partition: int, batch: bytes) -> Future[None]:
         """Have the supervisor append a batch to a partition of any other node.
+
+        Not called on the controller's node.
+        """
+
+    @property
+    @abstractmethod
+    def node_epoch(self) -> int | None:
+        """The node epoch of this process; None while it is not registered.
+
+        It leads and follows replicated partitions only while it is.
+        """
+
+    @abstractmethod
+    def alter_partitions(
+        self, node_epoch: int, proposals: Sequence[PartitionProposal]
+    ) -> Future[list[AlteredPartition]]:
+        """Propose other in-sync replicas of partitions that this node leads.
+
+        The response is awaited as long as the supervisor runs, since a copy of a proposal could be
+        applied after it was refused.  If it ends before, RequestTimedOut.
+        """
+
+    @abstractmethod
+    def report_failed(self, partitions: Sequence[tuple[bytes, int]]) -> None:
+        """Report replicated partitions, by topic id and index, whose logs here have failed.
 
         Not called on the controller's node.
         """

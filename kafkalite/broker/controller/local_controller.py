@@ -26,6 +26,7 @@ from kafkalite.errors import KafkaError, Refusal
 if TYPE_CHECKING:
     from kafkalite.broker.controller.controller_client import (
         HeartbeatState,
+        LogEnds,
         ShareProgressOf,
         TopicOutcome,
         WriteMarkers,
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from kafkalite.clock import Clock
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.leader_epochs import EpochRenewal
+    from kafkalite.coordination.replication.alter_partition import (
+        AlteredPartition,
+        PartitionProposal,
+    )
     from kafkalite.coordination.share.state_requests import Outcome, StateRequest
     from kafkalite.storage.files.flusher import Flusher
     from kafkalite.storage.log.log import Log
@@ -102,6 +107,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
         write_markers: WriteMarkers,
         share_progress_of: ShareProgressOf,
         append_batch: AppendBatch,
+        log_ends: LogEnds,
     ) -> None:
         """Attach the node; its state is read by `report_applied` only."""
         self._settings = settings
@@ -216,6 +222,21 @@ class LocalController(MachineHost[Controller], ControllerClient):
 
         created.then(follow)
         return opened
+
+    @property
+    def node_epoch(self) -> int | None:
+        """None: the controller's own node has no partitions with several replicas."""
+        return None
+
+    def alter_partitions(
+        self, node_epoch: int, proposals: Sequence[PartitionProposal]
+    ) -> Future[list[AlteredPartition]]:
+        """Refuse: this node has no partitions with several replicas."""
+        raise AssertionError("the controller's own node leads no replicated partition")
+
+    def report_failed(self, partitions: Sequence[tuple[bytes, int]]) -> None:
+        """Refuse: this node has no partitions with several replicas."""
+        raise AssertionError("the controller's own node has no replicated partition")
 
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
         """Decide on the next leader epochs of these partitions."""

@@ -4,6 +4,9 @@
     Hello  ─▶  ◀─ Welcome         the end of the supervisor's log; missing records are read
                ◀─ Delta           records of the metadata log, as soon as they are durable
     SupportedFeatures ─▶          the highest levels of features that this node supports
+    RegisterNode ─▶               the ends of its logs, if the supervisor has not registered it
+    ReplicasFailed ─▶             replicas whose logs here have failed
+    AlterPartitions ─▶ ◀─ PartitionsAltered  in-sync replicas of partitions that this node leads
     Heartbeat ─▶                  the offset this node has applied, its load, missing partitions
     Forward   ─▶  ◀─ Response     a request that only the controller serves, with its header
     AllocateIds ─▶ ◀─ Ids         producer ids
@@ -40,6 +43,12 @@ from kafkalite.broker.controller.append_messages import (
 )
 from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.controller.marker_messages import read_markers
+from kafkalite.broker.controller.replication_messages import (
+    alter_partitions,
+    register_node,
+    replicas_failed,
+)
+from kafkalite.broker.controller.replication_messages import read_outcomes as read_altered
 from kafkalite.broker.controller.share_messages import (
     read_outcomes,
     read_progress_keys,
@@ -54,6 +63,7 @@ from kafkalite.broker.replica.late_transactions import LateTransaction, OrphanTr
 from kafkalite.coordination.features import SUPPORTED_LEVELS
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.producer_ids import ProducerIdBlock
+from kafkalite.coordination.replication.registration import is_registered
 from kafkalite.errors import (
     CorruptMessage,
     Fatal,
@@ -70,6 +80,7 @@ from kafkalite.protocol.schemas.topics import CREATE_TOPICS
 if TYPE_CHECKING:
     from kafkalite.broker.controller.controller_client import (
         HeartbeatState,
+        LogEnds,
         MetadataListener,
         ShareProgressOf,
         TopicOutcome,
@@ -84,8 +95,13 @@ if TYPE_CHECKING:
     from kafkalite.broker.scheduler import ScheduledCall, Scheduler
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.leader_epochs import EpochRenewal
+    from kafkalite.coordination.replication.alter_partition import (
+        AlteredPartition,
+        PartitionProposal,
+    )
     from kafkalite.coordination.share.state_requests import Outcome, StateRequest
     from kafkalite.protocol.schema import Api, Fields
+    from kafkalite.transport.bus import Peer
     from kafkalite.transport.connection import Address
 
 log = logging.getLogger("kafkalite.broker")
@@ -116,7 +132,9 @@ class RemoteController(ControllerClient):
 
     is_local = False
 
-    def __init__(self, reader: MetadataReader, timers: Scheduler) -> None:
+    def __init__(self, reader: MetadataReader, timers: Scheduler, peer: Peer) -> None:
+        """`peer`: the node id and the incarnation of this process."""
+        self._peer = peer
         self._image = ClusterImage()
         self._heartbeat_state: Callable[[], HeartbeatState] | None = None
         self._reader = reader
@@ -127,6 +145,10 @@ class RemoteController(ControllerClient):
         self._write_markers: WriteMarkers | None = None
         self._share_progress_of: ShareProgressOf | None = None
         self._append_batch: AppendBatch | None = None
+        self._log_ends: LogEnds = tuple
+        self._was_welcomed = False
+        self._failed: dict[tuple[bytes, int], None] = {}
+        """Partitions of which this process has no usable log."""
         self._marker_request_id = 0
         self._supervisor = -1
         self._is_welcomed = False
@@ -161,6 +183,7 @@ class RemoteController(ControllerClient):
         write_markers: WriteMarkers,
         share_progress_of: ShareProgressOf,
         append_batch: AppendBatch,
+        log_ends: LogEnds,
     ) -> None:
         """Attach the node; of its settings, those that determine features are reported."""
         self._heartbeat_state = heartbeat_state
@@ -168,6 +191,7 @@ class RemoteController(ControllerClient):
         self._write_markers = write_markers
         self._share_progress_of = share_progress_of
         self._append_batch = append_batch
+        self._log_ends = log_ends
 
     # -- messages of the supervisor ----------------------------------------------------------
 
@@ -208,8 +232,10 @@ class RemoteController(ControllerClient):
         self._heartbeat_ms = max(1, fields["heartbeat_ms"])
         if fields["image_offset"] > self.offset:
             self._read_up_to(fields["image_offset"])
-        self._is_welcomed = True
+        self._is_welcomed = self._was_welcomed = True
         self._send_features()
+        self._register()
+        self.report_failed(())
         self._send_heartbeats()
         if self._send is not None:
             self._requests.begin_sending(self._send)
@@ -220,6 +246,20 @@ class RemoteController(ControllerClient):
             return
         features = [{"name": name, "level_max": level} for name, level in SUPPORTED_LEVELS.items()]
         self._send(bus.SUPPORTED_FEATURES(features=features))
+
+    def _register(self) -> None:
+        """Have this process registered, unless the image shows that it is."""
+        if self.node_epoch is None and self._send is not None:
+            self._send(register_node(self._log_ends()))
+
+    @property
+    def node_epoch(self) -> int | None:
+        """The node epoch of this process; None while it is not registered."""
+        # Before the first Welcome the image may be of an earlier run of the broker.
+        node_id, incarnation = self._peer
+        if self._was_welcomed and is_registered(self._image, node_id, incarnation):
+            return self._image.nodes[node_id].node_epoch
+        return None
 
     def _delta(self, fields: dict[str, Any]) -> None:
         if not self._is_welcomed:
@@ -463,6 +503,21 @@ class RemoteController(ControllerClient):
             APPEND_TIMEOUT_MS,
         )
 
+    def alter_partitions(
+        self, node_epoch: int, proposals: Sequence[PartitionProposal]
+    ) -> Future[list[AlteredPartition]]:
+        """Propose other in-sync replicas of partitions that this node leads."""
+        return self._requests.add(
+            lambda request_id: alter_partitions(request_id, node_epoch, proposals), None
+        )
+
+    def report_failed(self, partitions: Sequence[tuple[bytes, int]]) -> None:
+        """Report replicas whose logs have failed, now and after each Welcome."""
+        self._failed |= dict.fromkeys(partitions)
+        node_epoch = self.node_epoch
+        if self._failed and self._is_welcomed and self._send and node_epoch is not None:
+            self._send(replicas_failed(node_epoch, self._failed))
+
     def find_orphans(
         self, late: Sequence[LateTransaction]
     ) -> Future[Sequence[OrphanTransaction]]:
@@ -515,6 +570,13 @@ class RemoteController(ControllerClient):
     def _batch_appended(self, fields: dict[str, Any]) -> None:
         self._requests.complete(bus.APPEND_BATCH, fields, lambda: None)
 
+    def _partitions_altered(self, fields: dict[str, Any]) -> None:
+        request = self._requests.find(fields["request_id"])
+        if request is not None:
+            self._requests.complete(
+                bus.ALTER_PARTITIONS, fields, lambda: read_altered(request.message, fields)
+            )
+
     def _orphans(self, fields: dict[str, Any]) -> None:
         def orphans() -> list[OrphanTransaction]:
             committed = {*fields["committed"]}
@@ -534,6 +596,7 @@ class RemoteController(ControllerClient):
         bus.FIND_SHARE_PROGRESS.key: _share_progress,
         bus.TRANSACTIONS_VERIFIED.key: _transactions_verified,
         bus.ORPHANS.key: _orphans,
+        bus.PARTITIONS_ALTERED.key: _partitions_altered,
         bus.SHARE_OUTCOMES.key: _share_outcomes,
         bus.APPEND_BATCH.key: _append,
         bus.BATCH_APPENDED.key: _batch_appended,

@@ -12,6 +12,7 @@ from pathlib import Path
 from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.ids import METADATA_TOPIC
+from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK
 from kafkalite.storage.files import layout
 from kafkalite.storage.files.disk import DISK, Disk
 from kafkalite.storage.state.partition_metadata import TopicIdPartition
@@ -31,6 +32,8 @@ class ReplicaLookup:
         if self._image is None:
             image = ClusterImage()
             directory = self._data / layout.directory_name(METADATA_TOPIC, 0)
-            MetadataReader(directory, self._disk).load(image.replay)
+            MetadataReader(directory, self._disk).load(
+                lambda record: None if record.kind is PRODUCER_IDS_BLOCK else image.replay(record)
+            )
             self._image = image
         return self._image.replicas_of(*identity)

@@ -35,10 +35,14 @@ class SupervisorRequests:
         """Total size of the clients' frames in them."""
 
     def begin_sending(self, send: Send) -> None:
-        """Send the requests that wait, and later ones at once."""
+        """Send the requests that wait, and later ones at once.
+
+        A request without a timeout is sent again after the connection was lost: its receiver knows
+        those that it has handled.
+        """
         self._send = send
         for request_id, request in list(self._requests.items()):
-            if not request.sent:
+            if not request.sent or request.timer is None:
                 self._send_request(request_id, request)
 
     def stop_sending(self) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from kafkalite.broker.future import Future
     from kafkalite.broker.replica.marker_writer import MarkerTargets
     from kafkalite.coordination.share.share_partition import ShareProgress
     from kafkalite.errors import KafkaError
+    from kafkalite.protocol.record_kinds import RecordKind
     from kafkalite.protocol.schemas.bus import TypedRecord
     from kafkalite.protocol.schemas.share_records import SharePartitionKey
+    from kafkalite.transport.bus import Peer
 
 
 class WorkerSender(Protocol):
@@ -42,6 +44,22 @@ class ShareProgressSource(Protocol):
 
     def received(self, node_id: int, request_id: int, progress: Sequence[ShareProgress]) -> None:
         """Handle a worker's response."""
+
+
+class NodeReplicas(Protocol):
+    """The controller's decisions about nodes and their replicas (ReplicatedNodes)."""
+
+    def update_processes(self, running: Collection[tuple[int, int]]) -> None:
+        """Handle the launcher's list of processes, by node id and incarnation."""
+
+    def received(
+        self,
+        peer: Peer,
+        kind: RecordKind,
+        fields: dict[str, Any],
+        respond: Callable[[TypedRecord], object],
+    ) -> None:
+        """Handle a message of a node's running process."""
 
 
 class BatchSink(Protocol):

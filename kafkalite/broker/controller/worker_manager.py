@@ -9,6 +9,7 @@
     worker     ─▶ VerifyTransactions ─▶ TransactionsVerified, by the coordinators on this node
     worker     ─▶ ShareStates  ─▶ ShareOutcomes, by the share coordinators on this node
     progress of share groups   ─▶ FindShareProgress; the worker responds with ShareProgress
+    worker     ─▶ RegisterNode, AlterPartitions ─▶ PartitionsAltered (replicated_nodes.py)
     worker     ─▶ AppendBatch  ─▶ BatchAppended, by this node or the worker that leads the partition
 
 Only messages of the incarnation that the launcher started last are accepted; those of an older one
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.controller.worker_channels import (
         BatchSink,
         MarkerSource,
+        NodeReplicas,
         ShareProgressSource,
         WorkerSender,
     )
@@ -169,6 +171,7 @@ class WorkerManager:
         self._decide_share_states: DecideShareStates | None = None
         self._progress: ShareProgressSource | None = None
         self._appends: BatchSink | None = None
+        self._replication: NodeReplicas | None = None
         self._checked_ms = reactor.clock.monotonic_ms()
         controller.on_change(self._changed)
         controller.applied_everywhere = self.applied_everywhere
@@ -191,6 +194,10 @@ class WorkerManager:
         self._markers = markers
         self._find_orphans = find_orphans
         markers.connect(self._send_markers)
+
+    def serve_replication(self, replication: NodeReplicas) -> None:
+        """Pass the processes of nodes, and their messages about replicas, to the controller."""
+        self._replication = replication
 
     # -- processes and sessions --------------------------------------------------------------
 
@@ -215,6 +222,14 @@ class WorkerManager:
                 now_ms = self._reactor.clock.monotonic_ms()
                 self._sessions.extend(node_id, process.incarnation, now_ms)
         self.processes = processes
+        if self._replication is not None:
+            self._replication.update_processes(
+                {
+                    (node_id, process.incarnation)
+                    for node_id, process in processes.items()
+                    if process.state != BACKOFF
+                }
+            )
         self._release()
 
     def _was_serving(self, node_id: int, process: ProcessReport) -> bool:
@@ -446,6 +461,24 @@ class WorkerManager:
             error = append_error(fields)
             self._appends.received(worker.peer.node_id, fields["request_id"], error)
 
+    def _about_replicas(self, worker: Worker, fields: dict[str, Any], kind: RecordKind) -> None:
+        if self._replication is not None:
+            self._replication.received(
+                worker.peer,
+                kind,
+                fields,
+                lambda message: self._send(identity_of(worker.peer), message),
+            )
+
+    def _register_node(self, worker: Worker, fields: dict[str, Any]) -> None:
+        self._about_replicas(worker, fields, bus.REGISTER_NODE)
+
+    def _replicas_failed(self, worker: Worker, fields: dict[str, Any]) -> None:
+        self._about_replicas(worker, fields, bus.REPLICAS_FAILED)
+
+    def _alter_partitions(self, worker: Worker, fields: dict[str, Any]) -> None:
+        self._about_replicas(worker, fields, bus.ALTER_PARTITIONS)
+
     _HANDLERS: dict[int, Callable[[WorkerManager, Worker, dict[str, Any]], None]] = {
         bus.HELLO.key: _hello,
         bus.HEARTBEAT.key: _heartbeat,
@@ -458,6 +491,9 @@ class WorkerManager:
         bus.FIND_ORPHANS.key: _late_transactions,
         bus.SHARE_STATES.key: _share_states,
         bus.SHARE_PROGRESS.key: _share_progress_found,
+        bus.REGISTER_NODE.key: _register_node,
+        bus.REPLICAS_FAILED.key: _replicas_failed,
+        bus.ALTER_PARTITIONS.key: _alter_partitions,
         bus.APPEND_BATCH.key: _append_requested,
         bus.BATCH_APPENDED.key: _batch_appended,
     }

@@ -20,6 +20,7 @@ from kafkalite.protocol.types import (
     Array,
     Bool,
     Bytes,
+    Int8,
     Int16,
     Int32,
     Int64,
@@ -162,6 +163,52 @@ SHARE_PROGRESS = MESSAGES.declare(
     ),
 )  # fmt: skip
 
+REGISTER_NODE = MESSAGES.declare(
+    36, "RegisterNode", "0",
+    # After a Welcome of a supervisor that has not registered this process: the ends of its logs of
+    # partitions with several replicas.  The image has the registration.
+    Struct(
+        logs=Array(
+            Struct(
+                topic_id=Uuid(),
+                partition=Int32(),
+                last_epoch=Int32(),
+                end_offset=Int64(),
+                is_damaged=Bool(),
+            )
+        )
+    ),
+)  # fmt: skip
+
+REPLICAS_FAILED = MESSAGES.declare(
+    39, "ReplicasFailed", "0",
+    # Partitions whose log at the worker has failed: others lead them, and it is not in sync.
+    Struct(
+        node_epoch=Int64(), partitions=Array(Struct(topic_id=Uuid(), partition=Int32()))
+    ),
+)  # fmt: skip
+
+ALTER_PARTITIONS = MESSAGES.declare(
+    37, "AlterPartitions", "0",
+    # The in-sync replicas that the leader of each partition asks for, with the node epochs in their
+    # fetches.
+    Struct(
+        request_id=Int64(),
+        node_epoch=Int64(),
+        partitions=Array(
+            Struct(
+                topic_id=Uuid(),
+                partition=Int32(),
+                leader_epoch=Int32(),
+                partition_epoch=Int32(),
+                isr=Array(Struct(node_id=Int32(), node_epoch=Int64())),
+                recovery_state=Int8(),
+                is_flushed=Bool(),
+            )
+        ),
+    ),
+)  # fmt: skip
+
 
 # Supervisor to worker.
 
@@ -273,6 +320,17 @@ SHARE_OUTCOMES = MESSAGES.declare(
             )
         ),
         changes=Array(Int16()),
+    ),
+)  # fmt: skip
+
+PARTITIONS_ALTERED = MESSAGES.declare(
+    38, "PartitionsAltered", "0",
+    # To an ALTER_PARTITIONS: of each partition, in order, an error or its partition epoch now.
+    Struct(
+        request_id=Int64(),
+        error_code=Int16(),
+        error_message=String(nullable="0+", default=None),
+        partitions=Array(Struct(error_code=Int16(), partition_epoch=Int32())),
     ),
 )  # fmt: skip
 
