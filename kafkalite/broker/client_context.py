@@ -42,7 +42,8 @@ class ClientContext:
     """The context of a request: connection, principal, addresses and API version."""
 
     __slots__ = (
-        "authorizer", "client_id", "connection", "local", "peer", "principal", "version",
+        "authorizer", "client_id", "connection", "is_peer", "local", "peer", "principal",
+        "version",
     )  # fmt: skip
 
     def __init__(
@@ -55,7 +56,10 @@ class ClientContext:
         local: tuple[str, int] = ("", 0),
         principal: str = ANONYMOUS,
         connection: ClientConnection | None = None,
+        is_peer: bool = False,
     ) -> None:
+        """`is_peer`: the request is of another node of this broker."""
+        self.is_peer = is_peer
         self.connection = connection
         self.authorizer = authorizer
         self.version = version

@@ -91,8 +91,14 @@ class Dispatcher:
         """The counters of each API that was requested, by API key."""
         return self._counts
 
-    def serve(
+    def serve_peer(
         self, connection: ClientConnection, frame: memoryview
+    ) -> Chunks | DeferredResponse | None:
+        """Handle one request of another node of this broker."""
+        return self.serve(connection, frame, is_peer=True)
+
+    def serve(
+        self, connection: ClientConnection, frame: memoryview, *, is_peer: bool = False
     ) -> Chunks | DeferredResponse | None:
         """Handle one request; see Reactor for the meaning of the result."""
         start_ns = self._now_ns()
@@ -119,6 +125,7 @@ class Dispatcher:
             peer=connection.peer,
             local=connection.local,
             connection=connection,
+            is_peer=is_peer,
         )
         try:
             request = _decode(handler, header, frame)

@@ -36,7 +36,9 @@ from kafkalite.broker.replica.epoch_renewals import EpochRenewals
 from kafkalite.broker.replica.fetch_sessions import FetchSessions
 from kafkalite.broker.replica.late_transactions import LateTransactions
 from kafkalite.broker.replica.marker_writer import MarkerWriter
+from kafkalite.broker.replica.node_replication import NodeReplication
 from kafkalite.broker.replica.reconciler import Reconciler
+from kafkalite.broker.replica.replica_fetcher import Connect
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import Authorizer
 from kafkalite.broker.share.dead_letter_queue import DeadLetterQueue
@@ -50,18 +52,30 @@ from kafkalite.config.broker import (
 )
 from kafkalite.config.resources import Resource
 from kafkalite.config.settings import Settings
-from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage
+from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, TopicImage
 from kafkalite.coordination.leader_epochs import EpochRenewal
+from kafkalite.coordination.replication.partition_change import PartitionRules
 from kafkalite.coordination.topic_names import TRANSACTION_STATE
-from kafkalite.protocol.schemas.internal import CONFIG, FEATURE, TypedRecord
+from kafkalite.protocol.schemas.internal import (
+    CONFIG,
+    FEATURE,
+    PARTITION_CHANGE,
+    TypedRecord,
+)
 from kafkalite.storage.files.flusher import Flusher
 from kafkalite.storage.files.layout import node_directory
 from kafkalite.storage.log.log import Log
 from kafkalite.storage.manager.log_loader import LogKey
 from kafkalite.storage.manager.log_manager import LogManager
+from kafkalite.transport.peer_connection import PeerConnection
+from kafkalite.transport.peer_listener import PeerListener
 from kafkalite.transport.reactor import Reactor, Timer
+from kafkalite.transport.run_directory import peer_path
 
 log = logging.getLogger("kafkalite.broker")
+
+PEER_SESSIONS_MAX = 1_000
+"""Maximum number of fetch sessions of followers; each node has one, and clients evict none."""
 
 FILES_PER_LOG = 3
 """Files of a log that is written: its active segment and two indexes."""
@@ -104,6 +118,7 @@ class Node:
         self.replicas.on_led_count = self._reserve_descriptors
         slots = self.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS]
         self.fetch_sessions = FetchSessions(slots, clock)
+        self.peer_fetch_sessions = FetchSessions(PEER_SESSIONS_MAX, clock)
         self._add_coordinators()
         self.telemetry = ClientTelemetry(clock)
         self.dispatcher = Dispatcher(self)
@@ -111,13 +126,21 @@ class Node:
         self.renewals = EpochRenewals(
             self.metadata, logs, reactor, controller.renew_epochs, self.run_maintenance_soon
         )
+        self.replication = NodeReplication(
+            self.metadata, controller, logs, self.replicas, reactor, self.flusher,
+            lambda: self.settings, self._connect_to,
+        )  # fmt: skip
+        self.replication.followed.on_count = self._reserve_descriptors
         self.reconciler = Reconciler(
-            self.metadata, logs, self.replicas, self.renewals, reactor, self._report_applied
-        )
+            self.metadata, logs, self.replicas, self.replication.roles, self.renewals, reactor,
+            self._report_applied,
+        )  # fmt: skip
         self._applied_offset = 0
         self.local_listener: LocalListener | None = None
         """The local listener; None if it is disabled or not opened yet."""
+        self._peer_listener: PeerListener | None = None
         self._run_directory: Path | None = None
+        self._opens_local_listener = False
         self._is_listening = False
         self._maintenance_timer: Timer | None = None
 
@@ -213,6 +236,7 @@ class Node:
             write_markers=self.marker_writer.write,
             share_progress_of=self.share_progress.here,
             append_batch=self.batch_appends.append_here,
+            log_ends=self.replication.roles.log_ends,
         )
         if self.controller.is_local:
             self.logs.set_strays()
@@ -227,11 +251,13 @@ class Node:
         )
         self.add_settings_listener(self.transactions.reconfigure)
         self.reactor.at_commit(self.transactions.markers.run_due)
+        self.reactor.at_commit(self.replication.settle)
         self.reactor.at_commit(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self._flushed)
         self.reactor.watch(self.opener.fileno(), self.opener.collect)
         self._run_maintenance()
         self.late_transactions.open()
+        self.replication.open()
         if not when_welcome:
             self._listen()
 
@@ -257,13 +283,34 @@ class Node:
             self.reactor.listen(self.listener, self.dispatcher.serve)
 
     def serve_locally(self, run_directory: Path) -> None:
-        """Open the local listener in the run directory, as soon as clients are served."""
-        self._run_directory = run_directory
+        """Serve other nodes in the run directory; local programs as soon as clients are served."""
+        self.serve_peers(run_directory)
+        self._opens_local_listener = True
         if self._is_listening:
             self._open_local_listener()
 
+    def serve_peers(self, run_directory: Path) -> None:
+        """Serve other nodes in the run directory, and find them there."""
+        self._run_directory = run_directory
+        self._peer_listener = PeerListener(
+            self.reactor, peer_path(run_directory, self.node_id), self.dispatcher.serve_peer
+        )
+
+    def _connect_to(self, node_id: int) -> Connect:
+        """Return what opens connections to the peer listener of another node."""
+        assert self._run_directory is not None, "a cluster of several nodes has a run directory"
+        path = peer_path(self._run_directory, node_id)
+        return lambda on_response, on_close: PeerConnection(
+            self.reactor, path, on_response, on_close
+        )
+
+    def _check_registration(self) -> None:
+        """Lead and follow replicated partitions from the registration of this process on."""
+        if self.replication.was_registered():
+            self.reconciler.registered()
+
     def _open_local_listener(self) -> None:
-        if self._run_directory is not None:
+        if self._opens_local_listener and self._run_directory is not None:
             self.local_listener = open_local_listener(self, self._run_directory)
 
     def _on_welcome(self) -> None:
@@ -275,6 +322,7 @@ class Node:
         """
         self.logs.set_strays()
         self.renewals.request_all()
+        self._check_registration()
         self.producer_ids.refill()
         self._listen()
 
@@ -282,8 +330,11 @@ class Node:
         """Flush and close all logs (clean shutdown)."""
         if self.local_listener is not None:
             self.local_listener.close()
+        if self._peer_listener is not None:
+            self._peer_listener.close()
         self.reactor.close()
         self.reconciler.close()
+        self.replication.close()
         self.opener.close()
         self.flusher.close()
         self.logs.close()
@@ -296,7 +347,9 @@ class Node:
         self.late_transactions.timeout_max_ms = settings[TRANSACTION_MAX_TIMEOUT_MS]
         self.replicas.verifies_transactions = settings[TRANSACTION_PARTITION_VERIFICATION_ENABLE]
         self.replicas.verifier.reconfigure(settings)
-        for topic_id in dict.fromkeys(partition.topic_id for partition in self.replicas):
+        topic_ids = dict.fromkeys(partition.topic_id for partition in self.replicas)
+        topic_ids |= dict.fromkeys(each.log.topic_id for each in self.replication.followed)
+        for topic_id in topic_ids:
             self.reconciler.reconcile(topic_id)
         self.run_maintenance_soon()
 
@@ -306,9 +359,10 @@ class Node:
             self._maintenance_timer.cancel()
             self._maintenance_timer = self.reactor.call_later(0, self._run_maintenance)
 
-    def _reserve_descriptors(self, led_count: int) -> None:
-        """Reserve descriptors for the files of all partitions led here."""
-        self.reactor.reserve_files(FILES_PER_LOG * led_count)
+    def _reserve_descriptors(self, _: int) -> None:
+        """Reserve descriptors for the files of all partitions led or followed here."""
+        count = self.replicas.led_count + len(self.replication.followed)
+        self.reactor.reserve_files(FILES_PER_LOG * count)
 
     def _run_maintenance(self) -> None:
         """Run retention, rolls, delayed deletes and checkpoints that are due."""
@@ -343,6 +397,10 @@ class Node:
             return node_directory(self.root, node_id)
         return node_directory(self.root, replicas[0]) if len(replicas) == 1 else None
 
+    def partition_rules(self, topic: TopicImage) -> PartitionRules:
+        """Return the rules of decisions about a topic's partitions."""
+        return PartitionRules.of(self.metadata.log_settings_of(topic))
+
     def _is_replicated(self, topic: str, index: int, topic_id: bytes) -> bool:
         return len(self.image.replicas_of(topic, index, topic_id)) > 1
 
@@ -361,11 +419,10 @@ class Node:
         if any(record.kind is FEATURE for record in records):
             self.transactions.reconfigure(self.settings)
             self.groups.reconfigure(self.settings)
-        topic_ids = dict.fromkeys(
-            topic_id for record in records if (topic_id := self._topic_id_of(record)) is not None
-        )
-        for topic_id in topic_ids:
-            self.reconciler.reconcile(topic_id)
+        self._check_registration()
+        topic_ids = self._changed_partitions(records)
+        for topic_id, indexes in topic_ids.items():
+            self.reconciler.reconcile(topic_id, indexes)
         known = self.image.deleted
         deleted: dict[str, set[bytes]] = {}
         for topic_id in topic_ids:
@@ -398,6 +455,22 @@ class Node:
     def _topic_settings(self, topic: str) -> Settings:
         known = self.image.topics.get(topic)
         return self.metadata.log_settings_of(known) if known else self.metadata.settings_of({})
+
+    def _changed_partitions(
+        self, records: Sequence[TypedRecord]
+    ) -> dict[bytes, dict[int, None] | None]:
+        """Return the changed partitions by topic id; None if the whole topic has changed."""
+        changed: dict[bytes, dict[int, None] | None] = {}
+        for record in records:
+            topic_id = self._topic_id_of(record)
+            if topic_id is None:
+                continue
+            indexes = changed.setdefault(topic_id, {})
+            if record.kind is not PARTITION_CHANGE:
+                changed[topic_id] = None
+            elif indexes is not None:
+                indexes[record.fields["partition"]] = None
+        return changed
 
     def _topic_id_of(self, record: TypedRecord) -> bytes | None:
         if record.kind is CONFIG:

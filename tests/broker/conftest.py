@@ -24,10 +24,10 @@ class Clients(Cluster):
 
     def begin_create(
         self, node_id: int, name: str, partitions: int = 1, assigned: int | None = None,
-        **config: str,
+        replicas: int = 1, **config: str,
     ) -> ClientRequest:  # fmt: skip
         configs = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
-        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+        topic = {"name": name, "num_partitions": partitions, "replication_factor": replicas}
         if assigned is not None:
             assignment = {"partition_index": 0, "broker_ids": [assigned]}
             topic |= {
@@ -35,9 +35,11 @@ class Clients(Cluster):
             }  # fmt: skip
         return self.send(node_id, CREATE_TOPICS, 7, topics=[{**topic, "configs": configs}])
 
-    def create(self, name: str, partitions: int = 1, *, at: int = 1, **config: str) -> bytes:
+    def create(
+        self, name: str, partitions: int = 1, *, at: int = 1, replicas: int = 1, **config: str
+    ) -> bytes:
         """Create a topic and return its id."""
-        pending = self.begin_create(at, name, partitions, **config)
+        pending = self.begin_create(at, name, partitions, replicas=replicas, **config)
         self.until(lambda: pending.is_done)
         (created,) = pending.response.topics
         assert created.error_code == 0, created.error_message

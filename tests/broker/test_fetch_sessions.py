@@ -13,8 +13,10 @@ def wanted(index, offset=0):
 
 
 def entry(index, high_watermark=0, records=None, error_code=0, log_start=0):
-    return (index, error_code, high_watermark, high_watermark, log_start, None, -1, records, None,
-            None)  # fmt: skip
+    return (
+        index, error_code, high_watermark, high_watermark, log_start, None, -1, records, None,
+        None, -1,
+    )  # fmt: skip
 
 
 def topics_of(*indexes):

@@ -9,7 +9,7 @@ import pytest
 
 from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
 from kafkalite.broker.replica.isr import DurableCopies, IsrRules
-from kafkalite.broker.replica.partition import Partition
+from kafkalite.broker.replica.partition import Partition, ReplicationEnvironment
 from kafkalite.broker.replica.replica_fetch import FollowerReplication, ReplicaFetchResponse
 from kafkalite.config import topic as keys
 from kafkalite.coordination.partition_image import PartitionImage
@@ -48,7 +48,8 @@ class Replicas:
         self.partition = Partition(self.logs[node_id], self.epoch, self.settings)
         self.partition.high_watermark = self.high_watermarks[node_id]
         image = PartitionImage(node_id, self.epoch, NODES, self.isr, self.epoch)
-        self.partition.lead_with_followers(image, self.rules, lambda n: 1, lambda: 0)
+        environment = ReplicationEnvironment(lambda n: 1, lambda: 0, lambda partition: None)
+        self.partition.lead_with_followers(image, self.rules, environment)
 
     @property
     def isr_state(self):

@@ -40,9 +40,11 @@ from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, REMOVE_NODE, TOPIC
 from kafkalite.protocol.schemas.share_records import SharePartitionKey
 from kafkalite.records.control import TransactionMarker
+from kafkalite.transport.bus import Peer
 from kafkalite.transport.reactor import Reactor
 
 NOBODY = ("", 0)
+PEER = Peer(1, 1)
 
 
 def node(node_id: int) -> internal.TypedRecord:
@@ -76,7 +78,7 @@ class Followed:
     def begin(self) -> RemoteController:
         self.clock = ManualClock()
         self.reactor = Reactor(self.clock)
-        controller = RemoteController(MetadataReader(self.directory), self.reactor)
+        controller = RemoteController(MetadataReader(self.directory), self.reactor, PEER)
         controller.load()
         controller.attach(
             settings=Settings.broker,
@@ -89,6 +91,7 @@ class Followed:
                 ShareProgress(key.partition, 2, 1 << 20) for key in keys
             ],
             append_batch=self.append_batch,
+            log_ends=tuple,
         )
         controller.on_change(lambda records, end_offset: self.changes.append(end_offset))
         controller.connect(self.send)
@@ -321,7 +324,7 @@ def test_log_without_its_beginning_is_refused(followed):
     (followed.directory / f"{0:020d}.log").rename(followed.directory / f"{7:020d}.log")
     followed.reactor = Reactor(ManualClock())
     with pytest.raises(Refusal, match=r"begins at offset 7.*restore the data directory"):
-        RemoteController(MetadataReader(followed.directory), followed.reactor).load()
+        RemoteController(MetadataReader(followed.directory), followed.reactor, PEER).load()
 
 
 # -- requests ------------------------------------------------------------------------------------
@@ -334,7 +337,7 @@ def test_only_hello_is_sent_before_the_welcome(followed):
     followed.pass_ms(5_000)
     assert followed.kinds() == ["Hello"]
     controller.received(welcome(2))
-    assert followed.kinds()[1:] == ["SupportedFeatures", "Heartbeat", "Forward"]
+    assert followed.kinds()[1:] == ["SupportedFeatures", "RegisterNode", "Heartbeat", "Forward"]
 
 
 def test_heartbeats_follow_the_interval_of_the_welcome(followed, controller):

@@ -10,7 +10,9 @@ A killed process is dropped as it is: what it wrote is in the files, as after SI
 from __future__ import annotations
 
 import random
+import shutil
 import socket
+import tempfile
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,7 @@ from unittest import mock
 from kafkalite.broker import assembly
 from kafkalite.broker.controller import metadata_log
 from kafkalite.broker.controller.remote_controller import RemoteController
+from kafkalite.broker.controller.replica_lookup import ReplicaLookup
 from kafkalite.broker.controller.worker_manager import BACKOFF, READY, STARTING
 from kafkalite.broker.node import Node
 from kafkalite.clock import ManualClock
@@ -94,6 +97,7 @@ class Running:
         self.hang_up()
         self.flusher.forget()
         self.node.opener.close()
+        self.node.replication.close()
         self.reactor.close()
         for found in self.logs.logs.values():
             found.release()
@@ -125,6 +129,8 @@ class Cluster:
         """Errors that a process's end of the bus would have logged."""
         self.request_count = 0
         self._told = b""
+        # The path of a Unix socket is short.
+        self.run_directory = Path(tempfile.mkdtemp(prefix="kafkalite-"))
         self.locked = LogDirectory(directory, QuickDisk())
         self.locked.lock()
         self.begin(workers)
@@ -148,6 +154,7 @@ class Cluster:
             self.kill(node_id)
         self.listeners_closed()
         self.locked.close()
+        shutil.rmtree(self.run_directory, ignore_errors=True)
 
     def listeners_closed(self) -> None:
         while self.listeners:
@@ -185,13 +192,16 @@ class Cluster:
         )  # fmt: skip
         controller = assembly.open_local_controller(made.logs, made.reactor)
         if first:
-            check_directories(self.directory)
+            check_directories(self.directory, ReplicaLookup(self.directory))
         wanted = supervising.initial_addresses(spec, controller)
-        assembly.register_nodes(controller, spec.cluster_id, self.settings, wanted)
+        assembly.register_nodes(
+            controller, spec.cluster_id, self.settings, wanted, is_first_start=first
+        )
         made.node = assembly.controller_node(
             controller, self.settings, made.reactor, made.logs, listener, self.directory
         )
         if first:
+            assembly.take_leaders(controller, made.logs, made.node.partition_rules)
             assembly.create_missing_logs(controller, self.directory)
         evacuate(
             self.directory,
@@ -210,11 +220,14 @@ class Cluster:
             made.supervisor = supervising.Supervisor(spec, made.node, controller, made.reactor)
 
     def _work(self, made: Running, listener: socket.socket) -> None:
-        made.remote = assembly.remote_controller(made.logs, made.reactor, self.directory)
+        made.remote = assembly.remote_controller(
+            made.logs, made.reactor, self.directory, made.peer
+        )
         made.node = assembly.worker_node(
             made.remote, self.settings, made.reactor, made.logs, listener, self.directory,
             made.peer.node_id,
         )  # fmt: skip
+        made.node.serve_peers(self.run_directory)
         made.node.open()
         made.remote.connect(lambda message: self.bus.send_up(made.identity, message))
 

@@ -50,7 +50,7 @@ def state_of(log: Log) -> dict[str, Any]:
         ),
         "epochs": (log.leader_epochs.epochs, log.leader_epochs.starts, log.leader_epochs.latest),
         "aborted": [
-            entry for index in log.segments.transaction_indexes() for entry in index.read(0, 99)
+            entry for index in log.segments.transaction_indexes() for entry in index.from_offset(0)
         ],
     }  # fmt: skip
 

@@ -4,8 +4,9 @@ Fetch   v4–v18   v7 adds sessions (KIP-227), v9 leader epochs (KIP-320), v12 d
                  (KIP-595), v13 topic ids (KIP-516), v16 the current leader of partitions that
                  this node does not lead (KIP-951)
 
-Left out: followers (a client that claims to be one is refused, since there are no replicas); a
-preferred read replica (there is one replica).
+A follower fetches through the peer listener; a client that claims to be one is refused.
+
+Left out: a preferred read replica (KIP-392).
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.replica.delayed_fetch import (
     DelayedFetch,
-    FetchItem,
     FetchLimits,
     read,
 )
+from kafkalite.broker.replica.fetch_item import FetchItem
 from kafkalite.broker.replica.fetch_sessions import FetchSessions
+from kafkalite.broker.replica.isr import FollowerFetch
 from kafkalite.broker.replica.purgatory import SLICE
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.request_metrics import EXPECTED
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
 
 TOPIC_IDS_SINCE = 13
 
+CONSUMER_FIELDS = 6
+"""Number of fields of a partition in a consumer's request; a follower's has two more."""
+
 STALE = (NotLeaderOrFollower.code, FencedLeaderEpoch.code)
 
 
@@ -65,6 +70,7 @@ class FetchNode(HandlerNode, Protocol):
     """The components that Fetch uses."""
 
     fetch_sessions: FetchSessions
+    peer_fetch_sessions: FetchSessions
     replicas: ReplicaManager
 
 
@@ -79,7 +85,7 @@ def fetch(
 ) -> FetchResponse | Future[FetchResponse]:
     """Read every requested partition; wait while together they hold less than `min_bytes`."""
     (replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
-     topics, forgotten_topics, _) = request  # fmt: skip
+     topics, forgotten_topics, _, replica_epoch) = request  # fmt: skip
     if topics is None:
         raise InvalidRequest(
             f"A Fetch request names more than {wire.FETCH_NAMES_MAX} topics and partitions;"
@@ -87,7 +93,8 @@ def fetch(
         )
     assert client.connection is not None, "a fetch has a connection"
     try:
-        session = node.fetch_sessions.open(
+        sessions = node.peer_fetch_sessions if client.is_peer else node.fetch_sessions
+        session = sessions.open(
             session_id,
             session_epoch,
             topics,
@@ -97,12 +104,17 @@ def fetch(
         )
     except KafkaError as error:
         return FetchResponse.failed(error)
+    purgatory = node.replicas.purgatory
+    if session is not None and session.delayed is not None:
+        purgatory.complete_early(session.delayed)
+        session.delayed = None
     wanted = session.wanted if session is not None else _named(topics)
     max_bytes = min(max_bytes, node.settings[FETCH_MAX_BYTES])
     # Waiting for more than the response may hold is useless.
     min_bytes = min(min_bytes, max_bytes)
     everything = session is None or session_epoch <= 0
-    builder = FetchResponseBuilder(node, client, replica_id, session, everything)
+    replica = (replica_id, replica_epoch) if replica_id >= 0 else None
+    builder = FetchResponseBuilder(node, client, replica, session, everything)
     limits = FetchLimits(min_bytes, max_bytes, isolation_level, max_wait_ms > 0)
     if len(wanted) > SLICE:
         delayed = DelayedFetch(list(wanted.items()), builder, limits)
@@ -115,9 +127,9 @@ def fetch(
             return builder.response()
         delayed = DelayedFetch((), builder, limits)
         delayed.add_read(items, outcome)
-    response: FetchResponse | Future[FetchResponse] = node.replicas.purgatory.begin(
-        delayed, max_wait_ms
-    )
+    response: FetchResponse | Future[FetchResponse] = purgatory.begin(delayed, max_wait_ms)
+    if session is not None and isinstance(response, Future):
+        session.delayed = delayed
     return response
 
 
@@ -133,13 +145,14 @@ class FetchResponseBuilder:
         self,
         node: FetchNode,
         client: ClientContext,
-        replica_id: int,
+        replica: tuple[int, int] | None,
         session: FetchSession | None,
         everything: bool,
     ) -> None:
+        """`replica`: node id and node epoch of the follower that fetches."""
         self._node = node
         self._client = client
-        self._replica_id = replica_id
+        self._replica = replica
         self._session = session
         self._everything = everything
         self._topics: dict[str | bytes, list[PartitionFetchResult]] = {}
@@ -148,16 +161,19 @@ class FetchResponseBuilder:
 
     def find(self, wanted: Iterable[tuple[FetchKey, FetchPartition]]) -> list[FetchItem]:
         """Return these partitions of the request, each with its Partition or an error."""
-        leader, is_follower = self._node.replicas.leader, self._replica_id >= 0
+        leader = self._node.replicas.leader
+        if self._replica is not None:
+            return self._find_for_follower(self._replica, wanted)
         allowed: str | bytes | None = None
         items = []
-        for (topic, index), (_, leader_epoch, offset, fetched_epoch, _, size_max) in wanted:
+        for (topic, index), fields in wanted:
+            if len(fields) > CONSUMER_FIELDS:
+                fields = fields[:CONSUMER_FIELDS]
+            _, leader_epoch, offset, fetched_epoch, _, size_max = fields
             partition, error = None, None
             try:
                 partition = leader(topic, index)
                 partition.traffic.fetches += 1
-                if is_follower:
-                    raise NotLeaderOrFollower()
                 if topic != allowed:
                     if not self._client.may(READ, TOPIC, partition.topic):
                         raise TopicAuthorizationFailed()
@@ -168,8 +184,35 @@ class FetchResponseBuilder:
             items.append(
                 new_tuple(
                     FetchItem,
-                    (topic, index, partition, error, leader_epoch, offset, fetched_epoch, size_max),
+                    (topic, index, partition, error, leader_epoch, offset, fetched_epoch, size_max,
+                     None),
                 )
+            )  # fmt: skip
+        return items
+
+    def _find_for_follower(
+        self, replica: tuple[int, int], wanted: Iterable[tuple[FetchKey, FetchPartition]]
+    ) -> list[FetchItem]:
+        """Return the partitions of a follower's request; refuse one that is not of a peer."""
+        items = []
+        for (topic, index), fields in wanted:
+            _, leader_epoch, offset, fetched_epoch, _, size_max = fields[:CONSUMER_FIELDS]
+            partition, error = None, None
+            try:
+                partition = self._node.replicas.leader(topic, index)
+                if not self._client.is_peer:
+                    raise NotLeaderOrFollower()
+            except KafkaError as raised:
+                partition, error = None, raised.with_traceback(None)
+            follower = FollowerFetch(*replica, offset)
+            if len(fields) > CONSUMER_FIELDS:
+                high_watermark, durable_offset = fields[CONSUMER_FIELDS:]
+                follower = FollowerFetch(*replica, offset, durable_offset, high_watermark)
+            items.append(
+                FetchItem(
+                    topic, index, partition, error, leader_epoch, offset, fetched_epoch, size_max,
+                    follower,
+                )  # fmt: skip
             )
         return items
 

@@ -33,6 +33,8 @@ from kafkalite.broker.stepping import STEP_MS, STEP_PAUSE_MS, Work, fail_unexpec
 from kafkalite.errors import (
     InvalidRequest,
     KafkaError,
+    LeaderNotAvailable,
+    OffsetNotAvailable,
     UnsupportedVersion,
 )
 from kafkalite.protocol.schemas.offsets import (
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
     from kafkalite.storage.log.log import Log
 
 READ_UNCOMMITTED = 0
+
+OFFSET_NOT_AVAILABLE_SINCE = 5
+"""The first version of ListOffsets whose clients know OFFSET_NOT_AVAILABLE."""
 
 SPECIAL_SINCE = {
     LATEST: 1,
@@ -177,6 +182,7 @@ class OffsetListing:
     ) -> Response | Future[TimestampOffset | None]:
         log = partition.log
         if timestamp == LATEST:
+            self._check_high_watermark(partition)
             upper = partition.upper_offset(self._request.isolation_level)
             return {"timestamp": -1, "offset": upper, "leader_epoch": partition.leader_epoch}
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -188,6 +194,14 @@ class OffsetListing:
         search = search_max_timestamp(log) if by_max else search_timestamp(log, timestamp)
         found = self._node.opener.search(search)
         return found if isinstance(found, Future) else self._readable(partition, found)
+
+    def _check_high_watermark(self, partition: Partition) -> None:
+        """Raise while a leader does not know yet which records of earlier epochs are committed:
+        the offset would be lower than one that a client has seen (KIP-207)."""
+        replication = partition.replication
+        if replication is not None and partition.high_watermark < replication.isr.epoch_start:
+            is_known = self._client.version >= OFFSET_NOT_AVAILABLE_SINCE
+            raise OffsetNotAvailable() if is_known else LeaderNotAvailable()
 
     def _readable(self, partition: Partition, found: TimestampOffset | None) -> Response:
         upper = partition.upper_offset(self._request.isolation_level)

@@ -93,6 +93,8 @@ class EpochRenewals:
         for topic in self._metadata.image.topics.values():
             for index, partition in topic.partitions.items():
                 found = loaded.get((topic.name, index))
+                if not partition.is_alone:
+                    continue  # its leader is elected once this process is registered
                 if found is not None and partition.leader == self._metadata.node_id:
                     self.must_wait(found, topic.topic_id, partition.leader_epoch)
         return self._wanted()

@@ -18,10 +18,11 @@ which would evict the next session, until every request is a full fetch.
 
 A session ends with the connection that created it.  Java's consumer continues its session after its
 idle connection was closed, gets FETCH_SESSION_ID_NOT_FOUND and creates a new session: one round
-trip.  All requests of a session identify topics as the first one did, by name or by id; a request
-of the other kind gets FETCH_SESSION_TOPIC_ID_ERROR.
+trip.  A follower sends the next request of a session before it has the response if something
+cannot wait; the earlier one is completed then.  All requests of a session identify topics as the
+first one did, by name or by id; a request of the other kind gets FETCH_SESSION_TOPIC_ID_ERROR.
 
-Left out: privileged sessions, which are for followers.
+Followers have sessions of their own, of which clients evict none (Kafka's privileged sessions).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from kafkalite.broker.replica.delayed_operation import DelayedOperation
 from kafkalite.clock import Clock
 from kafkalite.errors import (
     FetchSessionIdNotFound,
@@ -55,9 +57,9 @@ PARTITIONS_MAX = 20_000
 PARTITIONS_MAX_IN_ALL = 250_000
 """Maximum number of partitions in all sessions together, at about 500 bytes each."""
 
-FetchPartition = tuple[int, int, int, int, int, int]
+FetchPartition = tuple[int, ...]
 """One partition of a request: index, current leader epoch, fetch offset, last fetched epoch, log
-start offset, size limit."""
+start offset, size limit; of a follower also its high watermark and its durable offset."""
 
 FetchKey = tuple[str | bytes, int]
 """The topic as in the request (name, or id of 16 bytes) and the partition's index."""
@@ -66,7 +68,7 @@ FetchKey = tuple[str | bytes, int]
 class FetchSession:
     """One fetch session: the requested partitions, and the offsets last sent for each."""
 
-    __slots__ = ("by_id", "created_ms", "epoch", "heap_size", "last_used_ms", "owner",
+    __slots__ = ("by_id", "created_ms", "delayed", "epoch", "heap_size", "last_used_ms", "owner",
                  "sent_offsets", "session_id", "wanted")  # fmt: skip
 
     def __init__(self, session_id: int, by_id: bool, owner: SessionOwner, now_ms: int) -> None:
@@ -75,6 +77,8 @@ class FetchSession:
         self.by_id = by_id
         self.created_ms = now_ms
         self.last_used_ms = now_ms
+        self.delayed: DelayedOperation | None = None
+        """The last request of the session, if it was delayed."""
         self.heap_size = -1
         """Number of partitions with which it is in the heap of sessions that larger ones evict."""
         self.epoch = INITIAL_EPOCH + 1
@@ -100,7 +104,7 @@ class FetchSession:
 
         It must if the result has records, an error or changed offsets.
         """
-        index, error_code, high_watermark, _, log_start_offset, _, _, records, _, _ = result
+        index, error_code, high_watermark, _, log_start_offset, _, _, records, _, _, _ = result
         key = (topic, index)
         offsets = (error_code, high_watermark, log_start_offset)
         has_records = records is not None and _size(records) > 0

@@ -71,6 +71,8 @@ class FollowerFetch(NamedTuple):
     node_epoch: int
     offset: int
     durable_offset: int = UNKNOWN
+    high_watermark: int = UNKNOWN
+    """The high watermark that it knows: the leader responds at once if its own is higher."""
 
 
 @dataclass(slots=True)

@@ -7,8 +7,6 @@
 A fetch is the acknowledgement of all records before it, so it is noted only when the leader epochs
 show that both logs are the same up to there.  The log end is taken before the log is read, and the
 fetch is noted after: a follower is never counted as ahead of what it could have received.
-
-Left out: a caller in the broker, which leads partitions with one replica only.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from kafkalite.storage.log import log_reader
 class LeaderReplication:
     """The replication of one partition by its leader, in one leader epoch."""
 
-    __slots__ = ("_log", "_now_ms", "_read", "isr")
+    __slots__ = ("_log", "_now_ms", "_on_progress", "_read", "isr")
 
     def __init__(
         self,
@@ -44,9 +42,14 @@ class LeaderReplication:
         log: ReplicatedLog,
         now_ms: Callable[[], int],
         read: Callable[..., Any] = log_reader.read,
+        on_progress: Callable[[], object] = lambda: None,
     ) -> None:
-        """Begin to lead; `read` reads the log as log_reader.read does."""
+        """Begin to lead; `read` reads the log as log_reader.read does.
+
+        `on_progress()` is called when a fetch may have changed the high watermark or the ISR.
+        """
         self.isr = isr
+        self._on_progress = on_progress
         self._log = log
         self._now_ms = now_ms
         self._read = read
@@ -92,4 +95,7 @@ class LeaderReplication:
         )
         if not isr.fetched(follower, span.end_offset, self._now_ms()):
             raise NotLeaderOrFollower()
-        return response._replace(records=records, high_watermark=self.advance())
+        reached = self.advance()
+        if reached != response.high_watermark or follower.node_id not in isr.partition.isr:
+            self._on_progress()
+        return response._replace(records=records, high_watermark=reached)

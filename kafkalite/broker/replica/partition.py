@@ -10,7 +10,7 @@ With followers, LeaderReplication decides.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kafkalite.broker.replica.isr import InSyncReplicas, IsrRules
 from kafkalite.broker.replica.leader_replication import LeaderReplication
@@ -48,6 +48,16 @@ class MarkerListener(Protocol):
         """Replay a marker that was appended."""
 
 
+class ReplicationEnvironment(NamedTuple):
+    """The parts of a node that the leader of a partition with followers uses."""
+
+    node_epoch_of: Callable[[int], int | None]
+    """Returns the epoch of a node that may join the ISR, or None."""
+    now_ms: Callable[[], int]
+    on_progress: Callable[[Partition], object]
+    """Called when a fetch may have changed the high watermark or the ISR."""
+
+
 class Partition:
     """One partition led by this node."""
 
@@ -56,19 +66,31 @@ class Partition:
                  "replication", "topic", "topic_id", "traffic", "waiting")  # fmt: skip
 
     def __init__(
-        self, log: Log, leader_epoch: int, settings: Settings, traffic: TopicTraffic | None = None
+        self,
+        log: Log,
+        leader_epoch: int,
+        settings: Settings,
+        traffic: TopicTraffic | None = None,
+        high_watermark: int | None = None,
     ) -> None:
+        """Lead a partition; without other replicas if no high watermark is given, otherwise
+        `lead_with_followers` is the next call."""
         self.log = log
         self.traffic = traffic or TopicTraffic()
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = log.topic_id
-        # After a partition transfer, the log end offset may be above the durable offset.
-        self.high_watermark = log.end_offset
-        if Durability.of(settings).flushes_each_append:
-            self.high_watermark = min(log.end_offset, log.durable_offset)
+        self.flushes_always = Durability.of(settings).flushes_each_append
+        self.commits_at_append = high_watermark is None and not self.flushes_always
+        if high_watermark is None:
+            # After a partition transfer, the log end offset may be above the durable offset.
+            high_watermark = log.end_offset
+            if self.flushes_always:
+                high_watermark = min(log.end_offset, log.durable_offset)
+        self.high_watermark = high_watermark
         self.replication: LeaderReplication | None = None
         """The followers; None if this is the only replica."""
+        log.committed_limit = None
         self.lead(leader_epoch)
         self.waiting: dict[DelayedOperation, int | None] = {}
         """Delayed operations that wait for this partition; for a fetch, its position there."""
@@ -79,7 +101,6 @@ class Partition:
         self.error: KafkaError | None = None
         self.flushing = False
         self.flush_timer: object | None = None
-        self.reconfigure(settings)
         self._forget_transactions()
 
     def __repr__(self) -> str:
@@ -95,21 +116,38 @@ class Partition:
         self,
         image: PartitionImage,
         rules: IsrRules,
-        node_epoch_of: Callable[[int], int | None],
-        now_ms: Callable[[], int],
+        environment: ReplicationEnvironment,
     ) -> None:
         """Lead the partition in its epoch, with all replicas of `image`."""
         self.lead(image.leader_epoch)
+        epochs = self.log.leader_epochs
+        is_known = epochs.latest == image.leader_epoch
         isr = InSyncReplicas(
             image,
             rules,
-            node_epoch_of,
-            epoch_start=self.log.end_offset,
+            environment.node_epoch_of,
+            # Not the log end if the followers are added within this epoch.
+            epoch_start=epochs.starts[-1] if is_known else self.log.end_offset,
             high_watermark=self.high_watermark,
-            now_ms=now_ms(),
+            now_ms=environment.now_ms(),
         )
-        self.replication = LeaderReplication(isr, self.log, now_ms)
+        self.replication = LeaderReplication(
+            isr,
+            self.log,
+            environment.now_ms,
+            on_progress=lambda: environment.on_progress(self),
+        )
+        self.log.is_replicated = True
+        self.log.committed_limit = lambda: self.high_watermark
         self.commits_at_append = False
+
+    def lead_alone(self, leader_epoch: int) -> None:
+        """Lead the partition without followers: they were removed from it."""
+        self.lead(leader_epoch)
+        self.replication = None
+        self.log.is_replicated = False
+        self.log.committed_limit = None
+        self.commits_at_append = not self.flushes_always
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new topic settings."""

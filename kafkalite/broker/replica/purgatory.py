@@ -141,6 +141,11 @@ class Purgatory:
             if count % SLICE == 0:
                 yield 1
 
+    def complete_early(self, delayed: DelayedOperation) -> None:
+        """Complete a request as if it had timed out."""
+        if not delayed.is_removed:
+            self._expire(delayed)
+
     def _expire(self, delayed: DelayedOperation) -> None:
         delayed.is_expired = True
         self._complete_when_due(delayed)

@@ -5,6 +5,8 @@
         above            another node has it and transfers it; look for it until it arrives
     the image assigns a partition that is here to another node
         stop leading it, wait for its last flush, transfer its directory
+    the partition has several replicas
+        lead or follow it (replica_roles.py); a replica's log that is not here is created, empty
     the image no longer has the topic
         take its partitions out of service immediately, then rename their directories
 
@@ -19,11 +21,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.image import TopicImage
+from kafkalite.coordination.partition_image import RecoveryState
 from kafkalite.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower
 from kafkalite.storage.files.layout import node_directory
 
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.epoch_renewals import EpochRenewals
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.broker.replica.replica_manager import ReplicaManager
+    from kafkalite.broker.replica.replica_roles import ReplicaRoles
     from kafkalite.storage.log.log import Log
     from kafkalite.storage.manager.log_manager import LogManager
     from kafkalite.transport.reactor import Reactor
@@ -79,6 +83,7 @@ class Reconciler:
         metadata: MetadataCache,
         logs: LogManager,
         replicas: ReplicaManager,
+        roles: ReplicaRoles,
         renewals: EpochRenewals,
         reactor: Reactor,
         on_progress: Callable[[], object],
@@ -86,6 +91,7 @@ class Reconciler:
         self._metadata = metadata
         self._logs = logs
         self._replicas = replicas
+        self._roles = roles
         self._renewals = renewals
         self._reactor = reactor
         self._on_progress = on_progress
@@ -157,30 +163,59 @@ class Reconciler:
 
     # -- the queue ---------------------------------------------------------------------------
 
-    def reconcile(self, topic_id: bytes) -> None:
-        """Bring the logs of a topic to the state in the image."""
+    def reconcile(self, topic_id: bytes, indexes: Iterable[int] | None = None) -> None:
+        """Bring the logs of a topic, or of some partitions of it, to the state in the image."""
         topic = self._metadata.image.topics_by_id.get(topic_id)
         if topic is None:
             self._delete_topic(topic_id)
             self._step()
             return
         present = self._replicas.of_topic(topic_id)
-        for partition in list(present.values()):
-            leader = topic.partitions[partition.index]
-            if leader.leader != self._metadata.node_id:
-                self._stop_leading(partition)
-            elif leader.leader_epoch != partition.leader_epoch:
-                partition.lead(leader.leader_epoch)
+        settings = self._metadata.log_settings_of(topic)
+        queued: list[tuple[bytes, int]] = []
+        for index in topic.partitions if indexes is None else indexes:
+            if self._is_replicated(topic, index):
+                queued += self._reconcile_replica(topic, index)
+                continue
+            partition = present.get(index)
+            leader = topic.partitions[index]
+            if partition is not None:
+                if leader.leader != self._metadata.node_id:
+                    self._stop_leading(partition)
+                elif leader.leader_epoch != partition.leader_epoch:
+                    partition.lead(leader.leader_epoch)
+            if leader.leader == self._metadata.node_id and (
+                partition is None or partition.log.config.settings is not settings
+            ):
+                queued.append((topic_id, index))
         for found, renewal in self._renewals.waiting(topic_id):
             if topic.partitions[renewal.partition].leader != self._metadata.node_id:
                 self._renewals.remove(found, topic_id)
                 self._transfer(found, topic_id)
-        settings = self._metadata.log_settings_of(topic)
+        self._enqueue(queued)
+        self._step()
+
+    def _is_replicated(self, topic: TopicImage, index: int) -> bool:
+        """Return whether a partition has, or had until now, several replicas."""
+        return not topic.partitions[index].is_alone or self._roles.has(topic.topic_id, index)
+
+    def _reconcile_replica(self, topic: TopicImage, index: int) -> Sequence[tuple[bytes, int]]:
+        """Change the role of a replicated partition; return it if its log must be opened first."""
+        if self._metadata.node_id not in topic.partitions[index].replicas:
+            removed = self._roles.release(topic.topic_id, index)
+            if removed is not None:
+                self._enqueue([removed])
+            return ()
+        self._roles.update(topic, index)
+        is_waiting = self._roles.is_registered and not self._roles.is_current(topic, index)
+        return [(topic.topic_id, index)] if is_waiting else ()
+
+    def registered(self) -> None:
+        """Lead and follow the replicated partitions of this node: its process is registered."""
         self._enqueue([
-            (topic_id, index)
-            for index, partition in topic.partitions.items()
-            if partition.leader == self._metadata.node_id
-            and (index not in present or present[index].log.config.settings is not settings)
+            (topic.topic_id, index)
+            for topic, index, partition in self._metadata.image.replicas_on(self._metadata.node_id)
+            if not partition.is_alone
         ])  # fmt: skip
         self._step()
 
@@ -225,6 +260,9 @@ class Reconciler:
         if topic is None:
             return
         settings = self._metadata.log_settings_of(topic)
+        if self._is_replicated(topic, index):
+            self._assign(topic, index, settings)
+            return
         partition = self._replicas.of_topic(topic_id).get(index)
         if partition is None:
             self._open_or_create(topic, index, settings)
@@ -248,6 +286,10 @@ class Reconciler:
         """Lead the topic's partitions that were loaded at startup; create missing logs."""
         settings = self._metadata.log_settings_of(topic)
         for index, partition in topic.partitions.items():
+            if not partition.is_alone:
+                if self._metadata.node_id in partition.replicas:
+                    self._assign_at_start(topic, index, loaded.pop((topic.name, index), None))
+                continue
             if partition.leader != self._metadata.node_id:
                 continue
             found = loaded.pop((topic.name, index), None)
@@ -258,6 +300,52 @@ class Reconciler:
             # LogManager.create distinguishes them.
             self._open_or_create(topic, index, settings)
 
+    def _assign_at_start(self, topic: TopicImage, index: int, found: Log | None) -> None:
+        """Keep the log of a replicated partition open, and refuse requests for it, until this
+        process is registered."""
+        if found is not None:
+            found.committed_limit = lambda: found.high_watermark_at_start
+        self._replicas.take_offline(topic.name, topic.topic_id, index, NotLeaderOrFollower())
+
+    def _assign(self, topic: TopicImage, index: int, settings: Settings) -> None:
+        """Lead or follow a replicated partition; create its log if it is not here."""
+        if self._metadata.node_id not in topic.partitions[index].replicas:
+            return
+        try:
+            found = self._replica_log(topic, index, settings)
+        except KafkaError as error:
+            self._not_opened(topic, index, error)
+            return
+        if found.config.settings is not settings:
+            found.reconfigure(settings)
+            self._roles.reconfigure(topic.topic_id, index, settings)
+        self._roles.assign(topic, index, found, settings)
+
+    def _replica_log(self, topic: TopicImage, index: int, settings: Settings) -> Log:
+        logs = self._logs
+        present = logs.logs.get((topic.name, index))
+        if present is not None and present.topic_id == topic.topic_id:
+            if present.failure is None or self._roles.has(topic.topic_id, index):
+                return present
+            image = topic.partitions[index]
+            if self._metadata.node_id in (*image.isr, *image.elr):
+                # The controller does not know it yet, and counts with its records.
+                raise KafkaStorageError(present.failure)
+            log.warning(
+                "Log is damaged; it is set aside and fetched again. partition=%s-%d error=%r",
+                topic.name, index, present.failure,
+            )  # fmt: skip
+            logs.set_stray(present)
+        elif present is not None and self._metadata.is_deleted(present.topic_id):
+            logs.delete(present)  # of an older topic of this name
+        found = logs.open_transferred(topic.name, index, topic.topic_id, settings)
+        recovery_state = topic.partitions[index].recovery_state
+        if found is None and recovery_state is RecoveryState.AWAITING_LOG_ENDS:
+            # An empty log would be taken for the one that is missing.
+            raise KafkaStorageError("its log is missing, and may have had the last records")
+        # A log that this node has lost is created again: the controller knows that it is empty.
+        return found or logs.create(topic.name, topic.topic_id, index, settings)
+
     def _open_or_create(self, topic: TopicImage, index: int, settings: Settings) -> None:
         """Open or create a partition's log and lead it; if that fails, retry later."""
         partition = topic.partitions[index]
@@ -266,15 +354,7 @@ class Reconciler:
         try:
             found = self._opened_or_created(topic, index, partition.leader_epoch, settings)
         except KafkaError as error:
-            if self._replicas.take_offline(topic.name, topic.topic_id, index, error):
-                reason = str(error).rstrip(".")
-                log.error(
-                    "Partition %s-%d cannot be served yet: %s. topic=%s partition=%d retry_ms=%d",
-                    topic.name, index, reason, topic.name, index, CREATE_RETRY_MS,
-                )  # fmt: skip
-            if not self._not_created:
-                self._reactor.call_later(CREATE_RETRY_MS, self._retry_creation)
-            self._not_created.add(topic.topic_id)
+            self._not_opened(topic, index, error)
             return
         if found is None:
             self._await(topic, index)
@@ -283,6 +363,18 @@ class Reconciler:
         # a second time, which would replace the Partition object and end what waits on the first.
         self.awaited.pop((topic.topic_id, index), None)
         self._lead(topic, index, found, settings)
+
+    def _not_opened(self, topic: TopicImage, index: int, error: KafkaError) -> None:
+        """Refuse requests for a partition without a log, and retry later."""
+        if self._replicas.take_offline(topic.name, topic.topic_id, index, error):
+            reason = str(error).rstrip(".")
+            log.error(
+                "Partition %s-%d cannot be served yet: %s. topic=%s partition=%d retry_ms=%d",
+                topic.name, index, reason, topic.name, index, CREATE_RETRY_MS,
+            )  # fmt: skip
+        if not self._not_created:
+            self._reactor.call_later(CREATE_RETRY_MS, self._retry_creation)
+        self._not_created.add(topic.topic_id)
 
     def _lead(self, topic: TopicImage, index: int, found: Log, settings: Settings) -> None:
         """Lead a partition whose log is open, unless it must wait for its next leader epoch."""
@@ -319,7 +411,8 @@ class Reconciler:
         waiting = [found for found, _ in self._renewals.waiting(topic_id)]
         for found in waiting:
             self._renewals.remove(found, topic_id)
-        self._enqueue([*(partition.log for partition in partitions), *waiting])
+        followed = self._roles.delete_topic(topic_id)
+        self._enqueue([*(partition.log for partition in partitions), *waiting, *followed])
         self._replicas.remove_offline(topic_id)
 
     # -- partition transfers -----------------------------------------------------------------

@@ -8,8 +8,7 @@
 A response is applied only if the log and the leader epoch are those of its fetch.  A follower that
 is elected does not truncate its log (KIP-101).
 
-Left out: a caller in the broker, whose partitions have one replica; reset of a log that is longer
-than its leader's after an unclean election.
+Left out: reset of a log that is longer than its leader's after an unclean election.
 """
 
 from __future__ import annotations
@@ -41,6 +40,10 @@ class ReplicaFetchResponse(NamedTuple):
     diverging: EpochEnd | None = None
     is_out_of_range: bool = False
     """True if the fetch offset is not in the leader's log."""
+
+
+class CommittedRecordsDiffer(KafkaStorageError):
+    """The leader lacks records that this follower knows as committed."""
 
 
 class ReplicatedLog(Protocol):
@@ -97,7 +100,11 @@ class FollowerReplication:
         """Return the fetch to send now."""
         log = self._log
         follower = FollowerFetch(
-            self._node_id, self._node_epoch, log.end_offset, log.durable_offset
+            self._node_id,
+            self._node_epoch,
+            log.end_offset,
+            log.durable_offset,
+            self.high_watermark,
         )
         return ReplicaFetch(self.leader_epoch, log.leader_epochs.latest, follower)
 
@@ -105,8 +112,8 @@ class FollowerReplication:
         """Apply the response to a fetch; return False if the log or the epoch has changed since.
 
         Raises InvalidReplicatedBatch if a batch is invalid: those before it were appended.
-        KafkaStorageError if the leader lacks records that this follower knows as committed, or if
-        the log cannot be written.
+        CommittedRecordsDiffer if the leader lacks records that this follower knows as committed.
+        KafkaStorageError if the log cannot be written.
         """
         now = self.next_fetch()
         if fetch[:2] != now[:2] or fetch.follower.offset != now.follower.offset:
@@ -129,7 +136,7 @@ class FollowerReplication:
         log = self._log
         offset = truncation_offset(leader, log.leader_epochs, log.end_offset)
         if offset < self.high_watermark:
-            raise KafkaStorageError(
+            raise CommittedRecordsDiffer(
                 f"The leader of epoch {self.leader_epoch} has other records from offset {offset}"
                 f" on, and those below {self.high_watermark} were committed."
             )

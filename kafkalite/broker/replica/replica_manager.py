@@ -17,15 +17,18 @@ from kafkalite._ext.record_batch import TRANSACTIONAL
 from kafkalite.broker.future import Future
 from kafkalite.broker.metadata_cache import Topic
 from kafkalite.broker.replica.append_queue import AppendQueue
+from kafkalite.broker.replica.isr import DurableCopies, IsrRules
 from kafkalite.broker.replica.offline_partitions import OfflinePartitions
-from kafkalite.broker.replica.partition import Partition
+from kafkalite.broker.replica.partition import Partition, ReplicationEnvironment
 from kafkalite.broker.replica.partition_flushes import PartitionFlushes
 from kafkalite.broker.replica.purgatory import Purgatory
 from kafkalite.broker.replica.transaction_verifier import RequestTransaction, TransactionVerifier
 from kafkalite.broker.replica.verification_queue import VerificationQueue
 from kafkalite.broker.request_metrics import TopicTraffic
 from kafkalite.broker.security import DELETE, TOPIC, WRITE
+from kafkalite.config.replication import REPLICA_LAG_TIME_MAX_MS
 from kafkalite.config.settings import Settings
+from kafkalite.config.topic import MIN_INSYNC_REPLICAS
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
     InvalidRecord,
@@ -43,6 +46,7 @@ from kafkalite.errors import (
 )
 from kafkalite.protocol.results import PartitionAppendResult, new_tuple
 from kafkalite.storage.log.batch_validator import ATTRIBUTES_LOW
+from kafkalite.storage.state.durability import Durability
 from kafkalite.storage.state.verification import NOT_REQUIRED, VerificationGuard
 
 if TYPE_CHECKING:
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.batch_opener import BatchOpener
     from kafkalite.broker.scheduler import Scheduler
     from kafkalite.coordination.image import TopicImage
+    from kafkalite.coordination.partition_image import PartitionImage
     from kafkalite.records.control import TransactionMarker
     from kafkalite.storage.files.flusher import Flusher
     from kafkalite.storage.log.log import Log, LogAppendResult
@@ -91,7 +96,7 @@ class ReplicaManager:
         self._total_size = 0
         self.flushes: PartitionFlushes[Partition] = PartitionFlushes(
             flusher, scheduler, on_flushed=self._flushed, on_log_failed=self._log_failed,
-            mark_dirty=self._mark_dirty, now_ns=now_ns,
+            mark_dirty=self.mark_dirty, now_ns=now_ns,
         )  # fmt: skip
         self.on_led_count: Callable[[int], object] | None = None
         """Called with the number of partitions led here when it changes."""
@@ -99,6 +104,12 @@ class ReplicaManager:
         """Called with each partition that is no longer led here, once it has its error."""
         self.traffic: dict[str, TopicTraffic] = {}
         """Counters of each topic that has partitions led here."""
+        self.replication: ReplicationEnvironment | None = None
+        """Set by a node that may have partitions with followers."""
+        self.on_replicated_change: Callable[[Partition], object] = lambda partition: None
+        """Called at the end of a tick with each partition with followers that has changed."""
+        self.on_replica_failed: Callable[[bytes, int], object] = lambda topic_id, index: None
+        """Called with each partition with followers whose log has failed."""
         self.verifies_transactions = True
         """True if records may begin a transaction only if its coordinator knows the partition."""
         self.other_traffic = TopicTraffic()
@@ -113,8 +124,25 @@ class ReplicaManager:
 
     def add(self, log: Log, leader_epoch: int, settings: Settings) -> Partition:
         """Add a partition with this log, and lead it."""
-        traffic = self.traffic.setdefault(log.topic, TopicTraffic())
-        partition = Partition(log, leader_epoch, settings, traffic)
+        partition = Partition(log, leader_epoch, settings, self._traffic_for(log.topic))
+        return self._add(partition, settings)
+
+    def add_replicated(
+        self, log: Log, image: PartitionImage, settings: Settings, high_watermark: int
+    ) -> Partition:
+        """Add a partition that this node leads and others follow.
+
+        `high_watermark` is what this node knew as a follower.
+        """
+        traffic = self._traffic_for(log.topic)
+        partition = Partition(log, image.leader_epoch, settings, traffic, high_watermark)
+        self._lead_with_followers(partition, image, settings)
+        return self._add(partition, settings)
+
+    def _traffic_for(self, topic: str) -> TopicTraffic:
+        return self.traffic.setdefault(topic, TopicTraffic())
+
+    def _add(self, partition: Partition, settings: Settings) -> Partition:
         for topic in (partition.topic, partition.topic_id):
             self._topics.setdefault(topic, {})[partition.index] = partition
         self._offline.discard(partition.topic_id, partition.index)
@@ -122,9 +150,31 @@ class ReplicaManager:
         self._resized[partition] = None
         self._led_count_changed()
         self.reconfigure(partition, settings)
-        if log.durable_offset < log.end_offset:
-            self._mark_dirty(partition)  # there may be no further append to trigger the flush
+        if partition.log.durable_offset < partition.log.end_offset:
+            self.mark_dirty(partition)  # there may be no further append to trigger the flush
         return partition
+
+    def _lead_with_followers(
+        self, partition: Partition, image: PartitionImage, settings: Settings
+    ) -> None:
+        assert self.replication is not None, "a node that leads replicated partitions has it"
+        partition.lead_with_followers(image, isr_rules(settings), self.replication)
+        self.mark_dirty(partition)
+
+    def update(self, partition: Partition, image: PartitionImage, settings: Settings) -> None:
+        """Apply the image of a partition that this node leads, in the same or a later epoch."""
+        replication = partition.replication
+        if image.is_alone:
+            if replication is not None or image.leader_epoch != partition.leader_epoch:
+                partition.lead_alone(image.leader_epoch)
+                self.mark_dirty(partition)
+        elif replication is None or image.leader_epoch != partition.leader_epoch:
+            self._lead_with_followers(partition, image, settings)
+        else:
+            # The minimum first: the controller has decided with it.
+            replication.isr.rules = isr_rules(settings)
+            replication.isr.update(image)
+            self.mark_dirty(partition)
 
     @property
     def led_count(self) -> int:
@@ -161,7 +211,12 @@ class ReplicaManager:
         """
         self._stop_leading(partition)
         self._retiring[partition] = then
-        self._mark_dirty(partition)
+        self.mark_dirty(partition)
+
+    def resign(self, partition: Partition) -> None:
+        """Stop leading a partition at once; waiting requests get NotLeaderOrFollower."""
+        self._stop_leading(partition)
+        self._remove(partition, NotLeaderOrFollower())
 
     def _stop_leading(self, partition: Partition) -> None:
         self._total_size -= self._sizes.pop(partition)
@@ -203,6 +258,10 @@ class ReplicaManager:
         """
         return self._offline.add(topic, topic_id, index, error)
 
+    def set_online(self, topic_id: bytes, index: int) -> None:
+        """Note that a partition has a log again."""
+        self._offline.discard(topic_id, index)
+
     @property
     def offline_count(self) -> int:
         """Number of partitions of this node that cannot be served."""
@@ -234,7 +293,7 @@ class ReplicaManager:
         partition.reconfigure(settings)
         self.flushes.reconfigure(partition, settings)
         if partition.waiting:
-            self._mark_dirty(partition)  # a weaker durability may be reached already
+            self.mark_dirty(partition)  # a weaker durability may be reached already
 
     def led_count_of(self, topic: Topic) -> int:
         """Return the number of partitions of a topic that are led here."""
@@ -357,7 +416,7 @@ class ReplicaManager:
 
     # -- the end of the tick -----------------------------------------------------------------
 
-    def _mark_dirty(self, partition: Partition) -> None:
+    def mark_dirty(self, partition: Partition) -> None:
         """Settle this partition at the end of the tick: its log or its offsets changed."""
         self._dirty[partition] = None
 
@@ -376,6 +435,8 @@ class ReplicaManager:
             self.flushes.collect(partition)
             partition.advance()
             self.purgatory.wake(partition)
+            if partition.replication is not None:
+                self.on_replicated_change(partition)
         self.flushes.submit()
         if self._retiring:
             self._complete_retirements()
@@ -384,9 +445,11 @@ class ReplicaManager:
         """Note that a flush of a partition has ended."""
         if partition.advance():
             self.purgatory.wake(partition)
+        if partition.replication is not None:
+            self.on_replicated_change(partition)
         if partition in self._retiring or (partition.log.durable_offset < partition.log.end_offset):
             # Records appended during the flush: flush them now, or start their flush timer.
-            self._mark_dirty(partition)
+            self.mark_dirty(partition)
 
     def _log_failed(self, partition: Partition) -> None:
         log.error(
@@ -396,6 +459,14 @@ class ReplicaManager:
         assert partition.log.failure is not None
         partition.error = KafkaStorageError(partition.log.failure)
         self.purgatory.wake(partition)
+        if partition.replication is not None:
+            self.on_replica_failed(partition.topic_id, partition.index)
+
+
+def isr_rules(settings: Settings) -> IsrRules:
+    """Return the rules of a topic about its in-sync replicas."""
+    copies = DurableCopies.LEADER if Durability.of(settings).flushes_each_append else None
+    return IsrRules(settings[REPLICA_LAG_TIME_MAX_MS], settings[MIN_INSYNC_REPLICAS], copies)
 
 
 def append_result(partition: Partition, appended: LogAppendResult) -> PartitionAppendResult:

@@ -113,6 +113,11 @@ class LogManager:
         found = os.statvfs(self.data)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
+    @property
+    def ran_in_this_boot(self) -> bool:
+        """True if the node's last run was in this boot of the host, so no write was lost."""
+        return self._points.was_of_this_boot
+
     # -- starting ----------------------------------------------------------------------------
 
     def open_directory(self, cluster_id: str, node_id: int) -> None:

@@ -188,6 +188,11 @@ class RecoveryPoints:
         self._is_all_known = True
 
     @property
+    def was_of_this_boot(self) -> bool:
+        """True if the checkpoint of the last run has the boot id of this boot."""
+        return self._same_boot
+
+    @property
     def is_of_this_boot(self) -> bool:
         """True if the next checkpoint may have the boot id of this boot."""
         return self._is_all_known and not self._pending

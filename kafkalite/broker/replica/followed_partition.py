@@ -1,0 +1,60 @@
+"""FollowedPartition: a partition whose log follows that of its leader on another node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafkalite.broker.replica.replica_fetch import FollowerReplication
+from kafkalite.storage.state.durability import Durability
+
+if TYPE_CHECKING:
+    from kafkalite.config.settings import Settings
+    from kafkalite.coordination.partition_image import PartitionImage
+    from kafkalite.errors import KafkaError
+    from kafkalite.storage.log.log import Log
+
+
+class FollowedPartition:
+    """One partition that this node follows, in one leader epoch."""
+
+    __slots__ = ("error", "flush_timer", "flushes_always", "flushing", "leader", "log",
+                 "replication", "retry_ms")  # fmt: skip
+
+    def __init__(
+        self,
+        log: Log,
+        image: PartitionImage,
+        settings: Settings,
+        node: tuple[int, int],
+        high_watermark: int,
+    ) -> None:
+        """`node` is the id and the epoch of this node."""
+        self.log = log
+        self.leader = image.leader
+        """The node to fetch from; NO_LEADER while there is none."""
+        self.replication = FollowerReplication(log, image.leader_epoch, *node, high_watermark)
+        self.error: KafkaError | None = None
+        """The reason why it is not followed any more."""
+        self.flushing = False
+        self.flush_timer: object | None = None
+        self.retry_ms = 0
+        """Delay before the last retry of a fetch that failed; 0 after a success."""
+        log.committed_limit = lambda: self.high_watermark
+        self.reconfigure(settings)
+
+    def __repr__(self) -> str:
+        return f"FollowedPartition({self.log.topic}-{self.log.partition})"
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        """Topic id and index."""
+        return self.log.topic_id, self.log.partition
+
+    @property
+    def high_watermark(self) -> int:
+        """The high watermark as far as this node knows it."""
+        return self.replication.high_watermark
+
+    def reconfigure(self, settings: Settings) -> None:
+        """Apply new topic settings."""
+        self.flushes_always = Durability.of(settings).flushes_each_append

@@ -1,0 +1,177 @@
+"""FollowedPartitions: the partitions that this node follows, by leader, and their flushes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from kafkalite.broker.replica.followed_partition import FollowedPartition
+from kafkalite.broker.replica.partition_flushes import PartitionFlushes
+from kafkalite.broker.replica.replica_fetcher import FollowerNode, ReplicaFetcher
+from kafkalite.coordination.partition_image import NO_LEADER
+from kafkalite.errors import KafkaStorageError, NotLeaderOrFollower
+
+if TYPE_CHECKING:
+    from kafkalite.broker.node_settings import ReplicaFetchSettings
+    from kafkalite.broker.replica.replica_fetcher import Connect
+    from kafkalite.config.settings import Settings
+    from kafkalite.coordination.partition_image import PartitionImage
+    from kafkalite.storage.files.flusher import Flusher
+    from kafkalite.storage.log.log import Log
+    from kafkalite.transport.reactor import Reactor
+
+log = logging.getLogger("kafkalite.broker")
+
+
+class FollowedPartitions:
+    """The followed partitions of one node; see the module."""
+
+    def __init__(
+        self,
+        node_id: int,
+        connect_to: Callable[[int], Connect],
+        settings: Callable[[], ReplicaFetchSettings],
+        reactor: Reactor,
+        flusher: Flusher,
+        on_failed: Callable[[bytes, int], object],
+    ) -> None:
+        """`connect_to(node_id)` returns what opens connections to a node; `on_failed` is called
+        with each partition whose log cannot follow its leader any more."""
+        self._on_failed = on_failed
+        self._node_id = node_id
+        self._connect_to = connect_to
+        self._settings = settings
+        self._reactor = reactor
+        self.on_count: Callable[[int], object] = lambda count: None
+        """Called with the number of followed partitions when it changes."""
+        self._count = 0
+        self._partitions: dict[bytes, dict[int, FollowedPartition]] = {}
+        self._fetchers: dict[int, ReplicaFetcher] = {}
+        self._dirty: dict[FollowedPartition, None] = {}
+        self._flushes: PartitionFlushes[FollowedPartition] = PartitionFlushes(
+            flusher, reactor, on_flushed=self._flushed, on_log_failed=self._log_failed,
+            mark_dirty=self._mark_dirty, now_ns=reactor.clock.monotonic_ns,
+        )  # fmt: skip
+
+    def __iter__(self) -> Iterator[FollowedPartition]:
+        for partitions in self._partitions.values():
+            yield from partitions.values()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _add_to_count(self, more: int) -> None:
+        self._count += more
+        self.on_count(self._count)
+
+    def of_topic(self, topic_id: bytes) -> dict[int, FollowedPartition]:
+        """Return the followed partitions of a topic, by index."""
+        return self._partitions.get(topic_id, {})
+
+    def follow(
+        self,
+        found: Log,
+        image: PartitionImage,
+        settings: Settings,
+        node_epoch: int,
+        high_watermark: int,
+    ) -> None:
+        """Follow the leader of a partition in its epoch, in place of an earlier one."""
+        earlier = self.of_topic(found.topic_id).get(found.partition)
+        if earlier is not None:
+            self._release(earlier)
+            if earlier.leader != image.leader:
+                self._stop_fetching(earlier)
+        else:
+            self._add_to_count(1)
+        node = FollowerNode(self._node_id, node_epoch)
+        partition = FollowedPartition(found, image, settings, node, high_watermark)
+        self._partitions.setdefault(found.topic_id, {})[found.partition] = partition
+        self._flushes.reconfigure(partition, settings)
+        self._dirty[partition] = None
+        if image.leader == NO_LEADER:
+            return
+        fetcher = self._fetchers.get(image.leader)
+        if fetcher is None:
+            fetcher = self._fetchers[image.leader] = ReplicaFetcher(
+                node, self._connect_to(image.leader), self._settings, self._reactor,
+                self._reactor.clock, self._applied,
+            )  # fmt: skip
+        fetcher.add(partition)
+
+    def remove(self, topic_id: bytes, index: int) -> FollowedPartition | None:
+        """Follow a partition no longer; return it, or None if it was not followed."""
+        partition = self._partitions.get(topic_id, {}).pop(index, None)
+        if partition is None:
+            return None
+        if not self._partitions[topic_id]:
+            del self._partitions[topic_id]
+        self._add_to_count(-1)
+        self._release(partition)
+        self._stop_fetching(partition)
+        return partition
+
+    def _release(self, partition: FollowedPartition) -> None:
+        self._dirty.pop(partition, None)
+        self._flushes.remove(partition)
+        partition.error = NotLeaderOrFollower()
+
+    def _stop_fetching(self, partition: FollowedPartition) -> None:
+        fetcher = self._fetchers.get(partition.leader)
+        if fetcher is not None:
+            fetcher.remove(partition.key)
+            if not len(fetcher):
+                del self._fetchers[partition.leader]
+
+    def reconfigure(self, partition: FollowedPartition, settings: Settings) -> None:
+        """Apply new topic settings to a partition."""
+        partition.reconfigure(settings)
+        self._flushes.reconfigure(partition, settings)
+        self._mark_dirty(partition)
+
+    def close(self) -> None:
+        """Close the connections to all leaders."""
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        self._fetchers.clear()
+
+    # -- the end of the tick -----------------------------------------------------------------
+
+    def _applied(self, partition: FollowedPartition) -> None:
+        """Settle a partition after a response; report one that cannot follow any more."""
+        if partition.error is not None:
+            self._on_failed(*partition.key)
+        self._mark_dirty(partition)
+
+    def _mark_dirty(self, partition: FollowedPartition) -> None:
+        if partition.error is None:
+            self._dirty[partition] = None
+
+    def settle(self) -> None:
+        """Write index entries and begin the flushes of this tick's appends."""
+        if not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, {}
+        for partition in dirty:
+            partition.log.write_index_page()
+            partition.log.producers.transactions.forget_committed(partition.high_watermark)
+            self._flushes.collect(partition)
+        self._flushes.submit()
+
+    def _flushed(self, partition: FollowedPartition) -> None:
+        fetcher = self._fetchers.get(partition.leader)
+        if fetcher is not None:
+            fetcher.changed(partition)
+        if partition.log.durable_offset < partition.log.end_offset:
+            self._mark_dirty(partition)
+
+    def _log_failed(self, partition: FollowedPartition) -> None:
+        assert partition.log.failure is not None
+        log.error(
+            "Partition is not followed: its log failed. partition=%s error=%r",
+            partition, partition.log.failure,
+        )  # fmt: skip
+        partition.error = KafkaStorageError(partition.log.failure)
+        self._stop_fetching(partition)
+        self._on_failed(*partition.key)
