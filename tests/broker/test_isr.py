@@ -129,6 +129,18 @@ def test_follower_that_lags_leaves_and_is_counted_until_that_is_decided():
     assert advanced(isr, now_ms=LAG_MS + 1) == 10
 
 
+def test_follower_that_left_joins_only_with_another_fetch():
+    isr = leading(1, 2, min_isr=2)
+    fetch(isr, 2, 10)
+    assert advanced(isr) == 10
+    assert proposed(isr, end=11, now_ms=LAG_MS + 1) == [1]
+    isr.update(isr.partition._replace(isr=(1,), partition_epoch=8))
+    assert advanced(isr, end=11, now_ms=LAG_MS + 1) == 10  # and it has all records below that
+    assert proposed(isr, end=11, now_ms=LAG_MS + 2) is None
+    fetch(isr, 2, 10, end=11, now_ms=LAG_MS + 3)
+    assert proposed(isr, end=11, now_ms=LAG_MS + 3) == [1, 2]
+
+
 def test_follower_with_all_records_never_lags():
     isr = leading(1, 2)
     fetch(isr, 2, 10)

@@ -10,9 +10,11 @@ While a proposal is pending, either ISR may be the committed one, so decisions h
     minimal ISR    the members of both; flushed copies are counted over these
 
 A follower is caught up if it has all records, or had all of them less than
-`replica.lag.time.max.ms` ago.  It may join the ISR once it has every record below the high
-watermark and the start of this leader epoch.  The high watermark waits for a follower that is
-caught up but has not joined yet, since otherwise it could never join.
+`replica.lag.time.max.ms` ago.  It may join the ISR with a fetch that shows that it has every record
+below the high watermark and the start of this leader epoch.  A fetch before it left the ISR does
+not count: below min.insync.replicas the high watermark stays, and a follower that is stopped would
+join and leave in turn.  The high watermark waits for a follower that is caught up but has not
+joined yet, since otherwise it could never join.
 
 In `fsync` mode a record is committed once enough copies of it are flushed (DurableCopies): after a
 power loss all replicas may have lost what was not.  Nothing is committed in a leader epoch until
@@ -87,6 +89,8 @@ class FollowerProgress:
     fetched_ms: int = 0
     leader_end_offset: int = 0
     """The leader's end offset at its previous fetch."""
+    has_fetched: bool = False
+    """Whether it has fetched since it left the ISR."""
 
     def fetched(self, fetch: FollowerFetch, leader_end_offset: int, now_ms: int) -> None:
         """Note a fetch at a time when the leader's log ends at `leader_end_offset`."""
@@ -97,6 +101,7 @@ class FollowerProgress:
         self.end_offset, self.durable_offset = fetch.offset, fetch.durable_offset
         self.node_epoch = fetch.node_epoch
         self.fetched_ms, self.leader_end_offset = now_ms, leader_end_offset
+        self.has_fetched = True
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_max_ms: int) -> bool:
         """Return whether the follower keeps up with the leader."""
@@ -301,6 +306,7 @@ class InSyncReplicas:
         return (
             node_id not in self.partition.isr
             and self._is_eligible(node_id)
+            and follower.has_fetched
             and follower.end_offset >= max(self.high_watermark, self.epoch_start)
             and (
                 self.rules.durable_copies is not DurableCopies.ALL
@@ -362,5 +368,7 @@ class InSyncReplicas:
                 self._followers[node_id] = FollowerProgress(caught_up_ms=LONG_AGO)
         for node_id in set(self._followers) - set(partition.replicas):
             del self._followers[node_id]
+        for node_id in set(self.partition.isr).intersection(self._followers) - set(partition.isr):
+            self._followers[node_id].has_fetched = False
         self.partition = partition
         return True
