@@ -11,8 +11,8 @@ idle time), the names are those of Strimzi's rules; metrics that Kafka does not 
 Requests only increment the counters of `request_metrics.py`; everything else is read here.  If
 writing the page takes long, it is written less often.
 
-Left out: metrics that need more than one replica (lag, ISR shrinks, elections); the parts of a
-request's time, since requests are not queued here; the error code NONE in the errors metric.
+Left out: the parts of a request's time, since requests are not queued here; the error code NONE in
+the errors metric; sizes and offsets of followed partitions, which only their leader has.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from kafkalite.broker.client_telemetry import PushSender
 from kafkalite.broker.local.direct_reads import DelayedRead
 from kafkalite.broker.replica.delayed_fetch import DelayedFetch
 from kafkalite.broker.replica.delayed_produce import DelayedProduce
+from kafkalite.broker.replication_metrics import count_offline, replication_families
 from kafkalite.broker.request_metrics import TopicTraffic
 from kafkalite.broker.share_metrics import share_families
 from kafkalite.broker.transaction_metrics import transaction_families
@@ -211,6 +212,7 @@ class NodeMetrics:
         yield from self._requests()
         yield from self._traffic()
         yield from self._replicas()
+        yield from replication_families(self.node)
         yield from self._controller()
         yield from self._loop()
         yield from self._local()
@@ -266,14 +268,18 @@ class NodeMetrics:
 
     def _replicas(self) -> Iterator[Family]:
         replicas = self.node.replicas
-        led = list(replicas)
+        led, followed = list(replicas), self.node.replication.followed
         kinds = replicas.purgatory.counts
         for name, help_text, value in (
-            ("partitioncount", "Partitions on this node.", len(led)),
+            (
+                "partitioncount", "Partitions on this node, led or followed.",
+                len(led) + len(followed),
+            ),
             ("leadercount", "Partitions led by this node.", len(led)),
-            ("offlinereplicacount", "Partitions that cannot be served.", replicas.offline_count),
-            ("underreplicatedpartitions", "Always 0: each partition has one replica.", 0),
-            ("underminisrpartitioncount", "Always 0: each partition has one replica.", 0),
+            (
+                "offlinereplicacount", "Replicas on this node that cannot be served.",
+                replicas.offline_count + count_offline(followed),
+            ),
             (
                 "produceridcount", "Idempotent producers whose state is kept.",
                 sum(len(partition.log.producers) for partition in led),
@@ -321,6 +327,7 @@ class NodeMetrics:
             image = self.node.image
             partitions = [p for topic in image.topics.values() for p in topic.partitions.values()]
             reachable = {node.node_id for node in image.nodes.values() if node.port}
+            imbalanced = sum(each.leader != each.replicas[0] for each in partitions)
             leaderless = sum(partition.leader not in reachable for partition in partitions)
             numbers += [
                 ("activebrokercount", "Nodes advertised to clients.", len(reachable)),
@@ -328,6 +335,8 @@ class NodeMetrics:
                 ("globalpartitioncount", "Number of partitions.", len(partitions)),
                 ("offlinepartitionscount", "Partitions without a reachable leader, or offline on"
                  " this node.", leaderless + self.node.replicas.offline_count),
+                ("preferredreplicaimbalancecount", "Partitions not led by their preferred replica.",
+                 imbalanced),
             ]  # fmt: skip
         for name, help_text, value in numbers:
             yield one(f"kafka_controller_kafkacontroller_{name}", GAUGE, help_text, value)

@@ -104,12 +104,13 @@ class TopicTraffic:
         "keyless_records",
         "messages_in",
         "produces",
+        "replication_bytes_out",
     )
 
     def __init__(self) -> None:
         self.messages_in = self.bytes_in = self.bytes_out = self.bytes_rejected = 0
         self.produces = self.failed_produces = self.fetches = self.failed_fetches = 0
-        self.keyless_records = 0
+        self.keyless_records = self.replication_bytes_out = 0
 
     def add(self, other: TopicTraffic) -> None:
         """Add the counters of another topic."""

@@ -224,7 +224,11 @@ class FetchResponseBuilder:
         for item, result in zip(items, results, strict=True):
             topic, records = item.topic, result.records
             if records is not None and item.partition is not None:
-                item.partition.traffic.bytes_out += records.size
+                traffic = item.partition.traffic
+                if item.follower is None:
+                    traffic.bytes_out += records.size
+                else:
+                    traffic.replication_bytes_out += records.size
             if session is not None and not session.must_include(topic, result, everything):
                 continue
             if result.error_code:

@@ -34,6 +34,7 @@ from kafkalite.broker.error_responses import error_fields
 from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.node_settings import placement_limits
+from kafkalite.broker.replica.node_replication import NodeReplication
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import (
     ALTER,
@@ -94,6 +95,7 @@ class TopicsNode(HandlerNode, Protocol):
     controller: ControllerClient
     logs: LogManager
     replicas: ReplicaManager
+    replication: NodeReplication
 
     @property
     def local_controller(self) -> LocalController:
@@ -391,7 +393,11 @@ def describe_log_dirs(node: TopicsNode, request: Any, client: ClientContext) -> 
     for (name, index), log in sorted(node.logs.logs.items()):
         if name != METADATA_TOPIC and (wanted is None or (name, index) in wanted):
             topics.setdefault(name, []).append(
-                {"partition_index": index, "partition_size": log.size, "offset_lag": 0}
+                {
+                    "partition_index": index,
+                    "partition_size": log.size,
+                    "offset_lag": node.replication.followed.lag_of(log.topic_id, index),
+                }
             )
         yield
     total, usable = node.logs.disk_size()

@@ -55,6 +55,11 @@ class FollowedPartition:
         """The high watermark as far as this node knows it."""
         return self.replication.high_watermark
 
+    @property
+    def lag(self) -> int:
+        """Number of records below the leader's high watermark that this node does not have."""
+        return max(0, self.replication.leader_high_watermark - self.log.end_offset)
+
     def reconfigure(self, settings: Settings) -> None:
         """Apply new topic settings."""
         self.flushes_always = Durability.of(settings).flushes_each_append

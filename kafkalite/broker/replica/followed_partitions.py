@@ -49,6 +49,8 @@ class FollowedPartitions:
         self._partitions: dict[bytes, dict[int, FollowedPartition]] = {}
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._dirty: dict[FollowedPartition, None] = {}
+        self._former_bytes_in = self._former_failures = 0
+        """Counts of fetchers that have ended."""
         self._flushes: PartitionFlushes[FollowedPartition] = PartitionFlushes(
             flusher, reactor, on_flushed=self._flushed, on_log_failed=self._log_failed,
             mark_dirty=self._mark_dirty, now_ns=reactor.clock.monotonic_ns,
@@ -64,6 +66,21 @@ class FollowedPartitions:
     def _add_to_count(self, more: int) -> None:
         self._count += more
         self.on_count(self._count)
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes of records received from leaders."""
+        return self._former_bytes_in + sum(each.bytes_in for each in self._fetchers.values())
+
+    @property
+    def failures(self) -> int:
+        """Number of fetches of partitions that failed."""
+        return self._former_failures + sum(each.failures for each in self._fetchers.values())
+
+    def lag_of(self, topic_id: bytes, index: int) -> int:
+        """Return the committed records that a partition does not have yet; 0 if it is led here."""
+        partition = self.of_topic(topic_id).get(index)
+        return 0 if partition is None else partition.lag
 
     def of_topic(self, topic_id: bytes) -> dict[int, FollowedPartition]:
         """Return the followed partitions of a topic, by index."""
@@ -123,6 +140,8 @@ class FollowedPartitions:
             fetcher.remove(partition.key)
             if not len(fetcher):
                 del self._fetchers[partition.leader]
+                self._former_bytes_in += fetcher.bytes_in
+                self._former_failures += fetcher.failures
 
     def reconfigure(self, partition: FollowedPartition, settings: Settings) -> None:
         """Apply new topic settings to a partition."""

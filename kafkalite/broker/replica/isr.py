@@ -207,6 +207,17 @@ class InSyncReplicas:
     def _min_isr(self) -> int:
         return self.partition.effective_min_isr(self.rules.min_isr)
 
+    @property
+    def slowest_end_offset(self) -> int:
+        """The smallest end offset of the in-sync followers; the high watermark if none has
+        fetched yet, or none is in sync."""
+        known = [
+            each.end_offset
+            for node_id, each in self._followers.items()
+            if node_id in self.partition.isr and each.end_offset != UNKNOWN
+        ]
+        return min(known, default=self.high_watermark)
+
     def advance(self, leader: LogEnds, now_ms: int) -> bool:
         """Advance the high watermark to what is committed; return whether it moved."""
         if not self.has_min_isr:

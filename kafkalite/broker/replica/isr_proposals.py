@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kafkalite.broker.replica.isr import LogEnds
 from kafkalite.coordination.replication.alter_partition import PartitionProposal
@@ -51,6 +51,13 @@ class IsrController(Protocol):
         """Report replicas whose logs have failed."""
 
 
+class SizedProposal(NamedTuple):
+    """A proposal, and by how many members it makes the ISR larger."""
+
+    proposal: IsrProposal
+    growth: int
+
+
 class IsrProposals:
     """The proposals of one node; see the module."""
 
@@ -68,10 +75,10 @@ class IsrProposals:
         self._scheduler = scheduler
         self._now_ms = now_ms
         self._check_ms = check_ms
-        self._unsent: dict[Partition, IsrProposal] = {}
+        self._unsent: dict[Partition, SizedProposal] = {}
         self._is_in_flight = False
         self.shrinks = self.expands = self.failures = 0
-        """Numbers of proposals by kind, and of those that were refused."""
+        """Numbers of proposals that the controller has applied, by kind, and of refused ones."""
 
     def open(self) -> None:
         """Begin the periodic checks."""
@@ -87,13 +94,15 @@ class IsrProposals:
             return
         proposal = isr.propose(LogEnds(found.end_offset, found.durable_offset), self._now_ms())
         if proposal is not None:
-            self._count(len(proposal.isr) - len(isr.partition.isr))
-            self._queue(partition, proposal)
+            growth = len(proposal.isr) - len(isr.partition.isr)
+            self._queue(partition, SizedProposal(proposal, growth))
 
-    def _count(self, more: int) -> None:
-        if more < 0:
+    def _count(self, proposed: SizedProposal, outcome: AlteredPartition) -> None:
+        if outcome.error is not None:
+            self.failures += 1
+        elif proposed.growth < 0:
             self.shrinks += 1
-        elif more > 0:
+        elif proposed.growth > 0:
             self.expands += 1
 
     def _check_all(self) -> None:
@@ -110,7 +119,7 @@ class IsrProposals:
         else:
             self._scheduler.call_later(0, lambda: self._check_next(partitions))
 
-    def _queue(self, partition: Partition, proposal: IsrProposal) -> None:
+    def _queue(self, partition: Partition, proposal: SizedProposal) -> None:
         if not self._unsent and not self._is_in_flight:
             self._scheduler.call_later(0, self._send)
         self._unsent[partition] = proposal
@@ -119,32 +128,33 @@ class IsrProposals:
         node_epoch = self._controller.node_epoch
         unsent, self._unsent = self._unsent, {}
         sent = [
-            (partition, proposal)
-            for partition, proposal in unsent.items()
-            if _is_pending(partition, proposal)
+            (partition, proposed)
+            for partition, proposed in unsent.items()
+            if _is_pending(partition, proposed.proposal)
         ]
         if not sent or node_epoch is None:
             return  # a node that is not registered leads nothing with followers
         self._is_in_flight = True
         self._controller.alter_partitions(
             node_epoch,
-            [PartitionProposal(each.topic_id, each.index, proposal) for each, proposal in sent],
+            [PartitionProposal(each.topic_id, each.index, made.proposal) for each, made in sent],
         ).then(lambda altered, error: self._responded(sent, altered, error))
 
     def _responded(
         self,
-        sent: Sequence[tuple[Partition, IsrProposal]],
+        sent: Sequence[tuple[Partition, SizedProposal]],
         altered: Sequence[AlteredPartition] | None,
         error: KafkaError | None,
     ) -> None:
         self._is_in_flight = False
         if altered is not None:
-            for (partition, proposal), outcome in zip(sent, altered, strict=True):
-                if _is_pending(partition, proposal):
+            for (partition, proposed), outcome in zip(sent, altered, strict=True):
+                self._count(proposed, outcome)
+                if _is_pending(partition, proposed.proposal):
                     self._apply(partition, outcome)
         elif isinstance(error, RequestTimedOut):
-            for partition, proposal in sent:
-                self._queue(partition, proposal)
+            for partition, proposed in sent:
+                self._queue(partition, proposed)
         else:
             # Another process of this node is registered: it no longer leads.
             log.warning("Changes of in-sync replicas were refused. error=%r", str(error))
@@ -167,6 +177,8 @@ class IsrProposals:
             self.failures += 1
         if partition.error is None:
             self._replicas.mark_dirty(partition)
+        # After any other error the newer image ends the proposal.
+        self._replicas.mark_dirty(partition)
 
 
 def _is_pending(partition: Partition, proposal: IsrProposal) -> bool:

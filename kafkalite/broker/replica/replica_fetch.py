@@ -80,7 +80,8 @@ class FollowerLog(ReplicatedLog, Protocol):
 class FollowerReplication:
     """The replication of one partition by a follower, in one leader epoch."""
 
-    __slots__ = ("_log", "_node_epoch", "_node_id", "high_watermark", "leader_epoch")
+    __slots__ = ("_log", "_node_epoch", "_node_id", "high_watermark", "leader_epoch",
+                 "leader_high_watermark")  # fmt: skip
 
     def __init__(
         self,
@@ -95,6 +96,8 @@ class FollowerReplication:
         self._node_epoch = node_epoch
         self.leader_epoch = leader_epoch
         self.high_watermark = high_watermark
+        self.leader_high_watermark = high_watermark
+        """As of the leader's last response."""
 
     def next_fetch(self) -> ReplicaFetch:
         """Return the fetch to send now."""
@@ -150,6 +153,7 @@ class FollowerReplication:
             log.leader_epochs.assign(self.leader_epoch, log.end_offset)
         if response.records:
             log.append_replicated(response.records)
+        self.leader_high_watermark = response.high_watermark
         reached = min(response.high_watermark, log.end_offset)
         self.high_watermark = max(self.high_watermark, reached)
         if log.log_start_offset < (start := min(response.log.start_offset, self.high_watermark)):

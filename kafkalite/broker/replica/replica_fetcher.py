@@ -146,6 +146,8 @@ class ReplicaFetcher:
         self._connect_retry_ms = 0
         self.failures = 0
         """Number of fetches of partitions that failed."""
+        self.bytes_in = 0
+        """Bytes of records received."""
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -337,6 +339,7 @@ class ReplicaFetcher:
             self._end_session()  # the leader has no room for it: each fetch is a full one
         for topic in response.responses:
             for fields in topic.partitions:
+                self.bytes_in += len(fields.records or b"")
                 key = topic.topic_id, fields.partition_index
                 self._unapplied.append(
                     FetchedPartition(key, request, fields.error_code, _response(fields))
