@@ -30,6 +30,7 @@ MODULES = {
     "top": "top",
     "bench": "bench",
     "topic": "topic",
+    "replica": "replica",
     "group": "group",
     "transaction": "transaction",
     "node": "node",

@@ -6,7 +6,6 @@ import json
 import os
 import select
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -122,10 +121,18 @@ def start(
 
 @command(
     DATA,
-    argument("--json", action="store_true", dest="as_json", help="print the ready file"),
+    argument(
+        "--json",
+        action="store_true",
+        dest="as_json",
+        help="print JSON: the ready file, and counts of replicas",
+    ),
 )
 def status(data: Path | None, as_json: bool) -> int:
     """Show the addresses and processes of the broker on a data directory.
+
+    Partitions without a leader, below min.insync.replicas or under-replicated are counted, as of
+    the last five seconds, with what to do.
 
     The exit code is 0 if a broker runs and is ready, 1 if not.  `kafkalite doctor` also sends a
     request to each node.
@@ -135,14 +142,18 @@ def status(data: Path | None, as_json: bool) -> int:
       kafkalite status --data /tmp/try --json
     """
     from kafkalite.process.services.table import describe_services
-    from kafkalite.process.status.ready import not_ready, running, text_of
+    from kafkalite.process.status.ready import not_ready, running
 
     directory = data_directory(data)
     ready = running(directory)
     if ready is None:
         raise Refusal(not_ready(directory))
     if as_json:
-        sys.stdout.write(text_of(ready))
+        from kafkalite.cli.replica_health import local_health
+
+        health = local_health(ready)
+        counts = None if health is None else health._asdict()
+        print(json.dumps({**ready, "replicas": counts}, indent=2))
         return 0
     print(f"running     {ready['bootstrap']} (cluster {ready['cluster_id']})")
     for node in ready["nodes"]:
@@ -153,7 +164,17 @@ def status(data: Path | None, as_json: bool) -> int:
         print(f"{name:<11} {text}")
     print(f"data        {ready['data']}")
     print(f"durability  {ready['durability']}")
+    print_replicas(ready)
     return 0
+
+
+def print_replicas(ready: Ready) -> None:
+    """Print what is wrong with replicas, and what to do."""
+    from kafkalite.cli.replica_health import local_health, problems
+
+    health = local_health(ready)
+    for found, advice, _ in problems(health) if health is not None else ():
+        print(f"replicas    {found}; {advice}")
 
 
 @command(DATA, JSON)

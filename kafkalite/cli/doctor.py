@@ -118,6 +118,7 @@ def examined(directory: Path, listen: str | None, ready: Ready | None) -> Iterat
     yield run_directory_check()
     yield from ports(directory, listen, ready)
     yield from broker(directory, ready)
+    yield from replicas(ready)
     yield from compaction(ready)
 
 
@@ -447,6 +448,20 @@ def broker(directory: Path, ready: Ready | None) -> Iterator[CheckResult]:
     if warnings:
         advice = "latest: " + "; ".join(line[:200] for line in warnings[-LINES_SHOWN:])
         yield CheckResult(WARNING, "log", f"{len(warnings)} warnings and errors", advice)
+
+
+def replicas(ready: Ready | None) -> Iterator[CheckResult]:
+    """Check that partitions have leaders and in-sync replicas, by the metrics of the nodes."""
+    from kafkalite.cli.replica_health import local_health, problems
+
+    health = local_health(ready) if ready is not None else None
+    if health is None:
+        return
+    found = [*problems(health)]
+    for what, advice, is_error in found:
+        yield CheckResult(WRONG if is_error else WARNING, "replicas", what, advice)
+    if not found:
+        yield CheckResult(OK, "replicas", "all partitions have leaders, and all replicas in sync")
 
 
 def compaction(ready: Ready | None) -> Iterator[CheckResult]:

@@ -92,6 +92,8 @@ class RateMeter:
         totals = {
             "topics": len(topics),
             "partitions": len(sample.leaders),
+            "leaderless": sum(leader < 0 for leader in sample.leaders.values()),
+            "under_replicated": len(sample.under_replicated),
             **{rate: sum_known(topic[rate] for topic in topics) for rate in rates},
             "groups": len(groups),
             "lag": sum_known(group["lag"] for group in groups),
@@ -106,7 +108,7 @@ class RateMeter:
         }
 
     def _topics(self, sample: ClusterSample) -> Iterator[Measurements]:
-        traffic = self._traffic(sample.pages)
+        traffic, under = self._traffic(sample.pages), sample.under_replicated
         partitions: dict[str, list[int]] = {}
         for topic, index in sorted(sample.leaders):
             partitions.setdefault(topic, []).append(index)
@@ -123,6 +125,7 @@ class RateMeter:
                 "name": topic,
                 "partitions": len(indexes),
                 "leaderless": sum(sample.leaders[topic, each] < 0 for each in indexes),
+                "under_replicated": sum((topic, each) in under for each in indexes),
                 "records_per_s": sum_known(
                     self.rates.of(("end", topic, each), end, sample.ends_at_s)
                     for each in indexes

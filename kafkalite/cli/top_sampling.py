@@ -87,6 +87,8 @@ class ClusterSample(NamedTuple):
     groups: dict[str, SampledGroup]
     pages: list[Read]
     left_out: list[str]
+    under_replicated: frozenset[PartitionKey] = frozenset()
+    """Selected partitions with a replica that is not in sync."""
 
 
 class ClusterSampler:
@@ -129,6 +131,7 @@ class ClusterSampler:
         return ClusterSample(
             metadata.cluster_id, metadata.controller_id if metadata.controller_id >= 0 else None,
             nodes, leaders, ends, ends_at_s, sizes, sizes_at_s, groups, pages, left_out,
+            under_replicated(metadata, leaders),
         )  # fmt: skip
 
     def _metadata(self) -> ClusterMetadata:
@@ -273,6 +276,14 @@ class ClusterSampler:
                 if leaders.get((name, index)) == number:
                     sizes[name] = sizes.get(name, 0) + size
         return sizes
+
+
+def under_replicated(
+    metadata: ClusterMetadata, selected: Iterable[PartitionKey]
+) -> frozenset[PartitionKey]:
+    """Return the selected partitions with a replica that is not in sync."""
+    found = ((key, metadata.topics[key[0]].partitions[key[1]]) for key in selected)
+    return frozenset(key for key, each in found if len(each.isrs) < len(each.replicas))
 
 
 def share_groups(

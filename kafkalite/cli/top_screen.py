@@ -58,6 +58,8 @@ def heading(round: Measurements) -> str:
         (number(totals["lag"]), "records of lag"),
         (number(totals["topics"]), "topics"),
         (number(totals["partitions"]), "partitions"),
+        (number(totals["leaderless"] or None), "without a leader"),
+        (number(totals["under_replicated"] or None), "under-replicated"),
         (number(totals["groups"]), "groups"),
     ]
     return ", ".join(
@@ -119,7 +121,9 @@ def group_row(group: Mapping[str, Any]) -> list[str | None]:
     return [printed(group["name"]), group["type"], group["state"], *counts]
 
 
-TOPIC_TITLES = ("TOPIC", "PARTITIONS", "LEADERLESS", "RECORDS/S", "IN/S", "OUT/S", "SIZE")
+TOPIC_TITLES = (
+    "TOPIC", "PARTITIONS", "LEADERLESS", "UNDER-REPLICATED", "RECORDS/S", "IN/S", "OUT/S", "SIZE",
+)  # fmt: skip
 
 
 def topic_row(topic: Mapping[str, Any]) -> list[str | None]:
@@ -128,6 +132,7 @@ def topic_row(topic: Mapping[str, Any]) -> list[str | None]:
         printed(topic["name"]),
         f"{topic['partitions']:,}",
         number(topic["leaderless"] or None),
+        number(topic["under_replicated"] or None),
         number(topic["records_per_s"]),
         speed(topic["bytes_in_per_s"]),
         speed(topic["bytes_out_per_s"]),

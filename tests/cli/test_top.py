@@ -312,7 +312,7 @@ def test_narrow_terminal_truncates_names_only(width):
         topic.update(size=123_456_789, records_per_s=1_234_567.0, bytes_in_per_s=5e6)
     lines = lines_of(round, width, 30)
     (titles,) = [re.split(r"  +", line.strip()) for line in lines if line.startswith("TOPIC")]
-    assert titles == list(TOPIC_TITLES[:2] + TOPIC_TITLES[3:])[: len(titles)]
+    assert titles == list(TOPIC_TITLES[:2] + TOPIC_TITLES[4:])[: len(titles)]
     rows = [re.split(r"  +", line.strip()) for line in lines if line.startswith("long")]
     assert [len(row) for row in rows] == [len(titles)] * 2
     assert not any("…" in cell for row in rows for cell in row[1:])

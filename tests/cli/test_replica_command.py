@@ -1,0 +1,145 @@
+"""kafkalite replica, and the replicas in status and doctor."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError
+
+from kafkalite import metrics
+from kafkalite.cli import doctor, replica
+from kafkalite.cli.replica_health import (
+    OFFLINE,
+    UNDER_MIN_ISR,
+    UNDER_REPLICATED,
+    ReplicaHealth,
+    health_of,
+    problems,
+)
+from kafkalite.errors import ElectionNotNeeded
+from kafkalite.metrics import GAUGE, Family
+from kafkalite.process import run_directory
+from kafkalite.testing import Broker
+
+
+@pytest.fixture(scope="module")
+def replicated():
+    """A broker with three workers and topic `t` on all of them."""
+    with Broker(workers=3) as broker:
+        broker.topic(2, name="plain")
+        yield broker
+
+
+@pytest.fixture
+def command(run_command, replicated, monkeypatch):
+    monkeypatch.setenv("KAFKALITE_BOOTSTRAP", replicated.bootstrap)
+    run_command("topic", "create", "t", "-p", "3", "--replicas", "3")
+    return run_command
+
+
+def test_replicas_are_listed_with_isr_and_lag(command):
+    rows = command("replica", "list", "t", "--json").json
+    assert [row["partition"] for row in rows] == [0, 1, 2]
+    for row in rows:
+        assert sorted(row["replicas"]) == sorted(row["isr"]) == [1, 2, 3]
+        assert row["lag"] == {str(node_id): 0 for node_id in row["replicas"]}
+        assert (row["elr"], row["end_offset"]) == ([], 0)
+    heads, first, *_ = command("replica", "list", "t").table
+    assert heads == list(replica.TITLES)
+    assert first[:2] == ["t", "0"]
+
+
+def test_healthy_partitions_are_left_out(command):
+    listed = command("replica", "list", "--unhealthy")
+    assert (listed.code, listed.out.splitlines()[1:]) == (0, [])
+
+
+def test_election_of_all_needs_none(command):
+    elected = command("replica", "elect")
+    assert (elected.code, elected.out) == (0, "all partitions are led by their preferred replica\n")
+    (outcome, *_) = command("replica", "elect", "t", "--json").json
+    assert outcome == {"topic": "t", "partition": 0, "outcome": "not needed", "error": None}
+
+
+def test_partition_that_does_not_exist_fails(command):
+    elected = command("replica", "elect", "t:7")
+    assert elected.code == 1
+    assert elected.out.startswith("t:7 failed: ")
+
+
+@pytest.mark.parametrize("verb", ["list", "elect"])
+def test_topic_that_does_not_exist_is_refused(command, verb):
+    refused = command("replica", verb, "nosuch")
+    assert (refused.code, "'nosuch' does not exist" in refused.err) == (1, True)
+
+
+def test_unclean_election_names_topics_and_is_confirmed(command, monkeypatch):
+    assert "requires topics" in command("replica", "elect", "--unclean").err
+    refused = command("replica", "elect", "t", "--unclean")
+    assert (refused.code, "Add --yes" in refused.err) == (1, True)
+    for word, code in (("no", 1), ("yes", 0)):
+        terminal = io.StringIO(f"{word}\n")
+        terminal.isatty = lambda: True
+        monkeypatch.setattr("sys.stdin", terminal)
+        assert command("replica", "elect", "t", "--unclean").code == code
+    assert command("replica", "elect", "t", "--unclean", "--yes").code == 0
+
+
+def test_status_counts_partitions_that_need_attention(command, replicated):
+    assert command("status", "--data", str(replicated.data), "--json").json["replicas"] == {
+        "offline": 0, "under_min_isr": 0, "under_replicated": 0,
+    }  # fmt: skip
+    assert "replicas" not in command("status", "--data", str(replicated.data)).out
+
+
+def test_outcome_of_an_election_that_is_not_needed_is_no_failure():
+    assert replica.outcome(KafkaError(ElectionNotNeeded.code))["outcome"] == "not needed"
+    assert replica.outcome(KafkaError(80))["outcome"] == "failed"
+
+
+def test_partition_without_leader_or_out_of_sync_is_unhealthy():
+    for leader, isrs, expected in ((1, [1, 2], True), (1, [1], False), (-1, [1, 2], False)):
+        partition = SimpleNamespace(leader=leader, isrs=isrs, replicas=[1, 2])
+        assert replica.is_healthy(partition) is expected
+
+
+def test_row_without_leader_has_dashes_and_question_marks():
+    row = replica.ReplicaRow("t", 0, -1, [1, 2], [], [1], [], None, {1: None, 2: 3})
+    assert replica.cells(row) == ["t", 0, "none", "1,2", "-", "1", None, "1:? 2:3"]
+
+
+def page(**counts):
+    families = [Family(name, GAUGE, "", [({}, count)]) for name, count in counts.items()]
+    return SimpleNamespace(node_id=0, families=families)
+
+
+def test_counts_of_all_nodes_are_added():
+    pages = [page(**{OFFLINE: 1, UNDER_REPLICATED: 2}), page(**{UNDER_REPLICATED: 3})]
+    assert health_of(pages) == ReplicaHealth(1, 0, 5)
+    assert health_of(pages[1:]) is None
+
+
+def test_problems_say_what_to_do():
+    found = [*problems(ReplicaHealth(1, 2, 3))]
+    assert [each.is_error for each in found] == [True, True, False]
+    assert found[0].found == "1 partition without a leader: not served"
+    assert all("kafkalite replica" in each.advice.replace("\n", " ") for each in found)
+    assert [*problems(ReplicaHealth(0, 0, 0))] == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "levels"),
+    [
+        ({OFFLINE: 0}, ["ok"]),
+        ({OFFLINE: 0, UNDER_REPLICATED: 1}, ["warning"]),
+        ({OFFLINE: 1, UNDER_MIN_ISR: 1}, ["wrong", "wrong"]),
+        ({}, []),
+    ],
+)
+def test_doctor_checks_replicas(monkeypatch, counts, levels):
+    monkeypatch.setattr(metrics, "read_pages", lambda *_: [page(**counts)])
+    monkeypatch.setattr(run_directory, "bus_path", lambda _: Path("/run/bus"))
+    assert [each.level for each in doctor.replicas({})] == levels
