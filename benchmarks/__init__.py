@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ALL = (
     "startup", "produce", "fetch", "end_to_end", "append", "growth", "durability",
-    "workers", "leading", "dedicated", "thousand", "failover", "groups",
+    "workers", "leading", "dedicated", "thousand", "failover", "replication", "groups",
     "consumer_groups", "share_groups", "native", "gateway", "transactions", "compaction", "spark",
 )  # fmt: skip
 

@@ -240,12 +240,15 @@ _topic_numbers = iter(range(1, 1 << 30))
 
 @contextmanager
 def topic(
-    subject: Subject, partitions: int = 1, configs: Mapping[str, str] | None = None
+    subject: Subject,
+    partitions: int = 1,
+    configs: Mapping[str, str] | None = None,
+    replicas: int = 1,
 ) -> Iterator[str]:
     """Create a topic, wait for all its leaders, and delete it afterwards to free the disk."""
     admin = AdminClient({"bootstrap.servers": subject.bootstrap, "log_level": 4})
     name = f"bench-{os.getpid()}-{next(_topic_numbers)}"
-    wanted = NewTopic(name, partitions, 1, config=dict(configs or {}))
+    wanted = NewTopic(name, partitions, replicas, config=dict(configs or {}))
     for created in admin.create_topics([wanted]).values():
         created.result()
     await_served(subject, name, partitions)
