@@ -9,10 +9,13 @@ import pytest
 
 from kafkalite.broker.assembly import create_missing_logs
 from kafkalite.broker.controller.reassigner import sizes_on_disk
+from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.broker.controller.replica_lookup import ReplicaLookup
 from kafkalite.coordination.partition_image import NO_LEADER, PartitionImage, partition_record
 from kafkalite.errors import Refusal
 from kafkalite.ids import NO_ID
+from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK
+from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
 from kafkalite.storage.files.layout import node_directory
 from kafkalite.storage.state.partition_metadata import TopicIdPartition
 from tests.handlers.conftest import InProcess
@@ -82,3 +85,12 @@ def test_lookup_refuses_an_unreadable_metadata_log(node):
         path.rename(path.with_name(f"{10**6:020d}.log"))
     with pytest.raises(Refusal, match="cannot be read"):
         ReplicaLookup(node.directory)(TopicIdPartition("a", 0, NO_ID))
+
+
+def test_lookup_ignores_producer_ids(node):
+    node.request(INIT_PRODUCER_ID, 2, transactional_id=None, transaction_timeout_ms=0)
+    kinds = []
+    reader = MetadataReader(node.directory / "__cluster_metadata-0")
+    reader.load(lambda record: kinds.append(record.kind))
+    assert PRODUCER_IDS_BLOCK in kinds
+    assert ReplicaLookup(node.directory)(TopicIdPartition("a", 0, NO_ID)) == (0,)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kafkalite.broker.controller.metadata_reader import MetadataReader
-from kafkalite.coordination.image import ClusterImage
+from kafkalite.coordination.controller import Controller
 from kafkalite.ids import METADATA_TOPIC
-from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK
 from kafkalite.storage.files import layout
 from kafkalite.storage.files.disk import DISK, Disk
-from kafkalite.storage.state.partition_metadata import TopicIdPartition
+
+if TYPE_CHECKING:
+    from kafkalite.coordination.image import ClusterImage
+    from kafkalite.storage.state.partition_metadata import TopicIdPartition
 
 
 class ReplicaLookup:
@@ -30,10 +33,8 @@ class ReplicaLookup:
         """Return the nodes that are replicas of a partition, none if it is in no topic; raise
         Refusal if the metadata log cannot be read."""
         if self._image is None:
-            image = ClusterImage()
+            controller = Controller()  # the log also has producer ids, which no image has
             directory = self._data / layout.directory_name(METADATA_TOPIC, 0)
-            MetadataReader(directory, self._disk).load(
-                lambda record: None if record.kind is PRODUCER_IDS_BLOCK else image.replay(record)
-            )
-            self._image = image
+            MetadataReader(directory, self._disk).load(controller.replay)
+            self._image = controller.image
         return self._image.replicas_of(*identity)
