@@ -242,6 +242,7 @@ class Broker:
         partitions: int = 1,
         config: Mapping[str, str | int | float] | None = None,
         name: str = "",
+        replication_factor: int = -1,
     ) -> str:
         """Create a topic.
 
@@ -249,6 +250,8 @@ class Broker:
             partitions: Number of partitions.
             config: Topic settings by Kafka's keys.
             name: Name of the topic; empty: one that is unique in this broker.
+            replication_factor: Number of replicas of each partition, at most as many as there are
+                workers; -1: the broker's default.
 
         Returns:
             The name of the topic.
@@ -261,7 +264,7 @@ class Broker:
         topic = {
             "name": name,
             "num_partitions": partitions,
-            "replication_factor": -1,
+            "replication_factor": replication_factor,
             "assignments": [],
             "configs": configs,
         }

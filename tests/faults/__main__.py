@@ -1,6 +1,7 @@
 """python -m tests.faults: run a fault scenario a number of times, or all of them for some minutes.
 
     python -m tests.faults F1 --count 300 --seed 7     300 kills, in runs of ten
+    python -m tests.faults F3 --replicas 3 --min-isr 2 leaders and followers stopped
     python -m tests.faults F24 --count 10000           10,000 producers killed on their rings, and
                                                        1,000,000 frames scribbled
     python -m tests.faults all --minutes 15            one run after the other, in turn
@@ -23,12 +24,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.faults.record import write_down
+from tests.faults.replicated import REPLICATED
 from tests.faults.run import GROUPS, RINGS, Plan, Run, keep, run, spread
 from tests.faults.scenarios import FOR_ONE_PROCESS, SCENARIOS
 
 COMPLAINT_SIZE_MAX = 300
 A_RUN = {"F1": 10, "F3": 8, "F4": 5, "F5": 8, "MOVES": 24, "MIX": 10, "F22": 50, "F24": 500}
 """Number of faults of a run: each takes about twenty seconds, of groups two minutes."""
+ONE_REPLICA = (1, 1)
+REPLICATIONS = ((3, 2), (2, 1))
+"""Replication factor and min.insync.replicas."""
 
 
 def plans(words: argparse.Namespace) -> Iterator[Plan]:
@@ -36,22 +41,44 @@ def plans(words: argparse.Namespace) -> Iterator[Plan]:
     seeds = itertools.count(words.seed)
     if words.fault == "all":
         end = time.monotonic() + words.minutes * 60
-        kinds = itertools.cycle([*SCENARIOS, GROUPS, RINGS, "one process"])
+        workers = words.workers
+        one = [(each, workers, *ONE_REPLICA) for each in (*SCENARIOS, GROUPS, RINGS)]
+        several = [(each, workers, *isr) for each in REPLICATED for isr in REPLICATIONS]
+        kinds = itertools.cycle([*one, ("F1", 0, *ONE_REPLICA), *several])
         while time.monotonic() < end:
-            kind = next(kinds)
-            fault, workers = ("F1", 0) if kind == "one process" else (kind, words.workers)
-            yield plan(words, fault, A_RUN[fault], next(seeds), workers)
+            fault, *rest = next(kinds)
+            yield plan(words, fault, A_RUN[fault], next(seeds), *rest)
         return
     left = words.count
     while left > 0:
         count = min(left, A_RUN[words.fault])
-        yield plan(words, words.fault, count, next(seeds), words.workers)
+        seed = next(seeds)
+        yield plan(
+            words, words.fault, count, seed, words.workers, words.replicas, words.min_isr
+        )
         left -= count
 
 
-def plan(words: argparse.Namespace, fault: str, count: int, seed: int, workers: int) -> Plan:
+def plan(
+    words: argparse.Namespace,
+    fault: str,
+    count: int,
+    seed: int,
+    workers: int,
+    replicas: int,
+    min_isr: int,
+) -> Plan:
     partitions = 12 if fault in ("MOVES", "MIX", GROUPS) else 6
-    return Plan(fault, count, seed, workers, partitions, words.durability)
+    return Plan(
+        fault,
+        count,
+        seed,
+        workers,
+        partitions,
+        words.durability,
+        replicas=replicas,
+        min_isr=min_isr,
+    )
 
 
 def shown(came: Run, seconds: float) -> None:
@@ -59,8 +86,8 @@ def shown(came: Run, seconds: float) -> None:
     verdict = "good" if came.good else "VOID" if came.void else "BAD"
     print(
         f"{verdict}  {came.plan.fault:5} {came.done:3} faults  seed {came.plan.seed}"
-        f"  workers {came.plan.workers}  {came.plan.mode:8}  {came.history.acked} acked,"
-        f" {came.acked_per_second:.0f}/s  {len(came.complaints)} violations  {seconds:.0f} s",
+        f"  workers {came.plan.workers}  replicas {came.plan.replicas}  {came.plan.mode:8}"
+        f"  {came.history.acked} acked, {came.acked_per_second:.0f}/s  {len(came.complaints)} violations  {seconds:.0f} s",
         flush=True,
     )
     for complaint in came.complaints[:10]:
@@ -78,10 +105,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=15, help="for `all`")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
     parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--replicas", type=int, default=1, help="replication factor of the topic")
+    parser.add_argument("--min-isr", type=int, default=1, help="its min.insync.replicas")
     parser.add_argument("--durability", default="", help="by the seed when not given")
     words = parser.parse_args(arguments)
     if words.workers == 0 and words.fault not in {*FOR_ONE_PROCESS, "all"}:
         parser.error(f"{words.fault} wants workers")
+    if words.replicas > 1 and words.fault not in {*REPLICATED, "all"}:
+        parser.error(f"{words.fault} is not for several replicas")
     print(f"seed {words.seed}", flush=True)
     bad, faults = 0, 0
     recoveries: dict[str, list[float]] = defaultdict(list)

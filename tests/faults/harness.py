@@ -44,9 +44,11 @@ class FaultHarness:
         seed: int,
         history: History,
         timed: bool,
+        replicas: int = 1,
     ) -> None:
         self.processes = processes
         self.timed = timed
+        self.replicas = replicas
         self.topic = topic
         self.partitions = range(partitions)
         self.seed = seed
@@ -157,6 +159,19 @@ class FaultHarness:
             until(hold, WAIT_S_MAX, f"of the nodes {sorted(expected)} some are missing")
         except TimeoutError as fault:
             self.faults.append(f"I14: {fault}; there are {sorted(self.processes.pids())}")
+
+    def in_sync(self) -> None:
+        """Wait until all replicas of every partition are in sync, by the latest Metadata."""
+
+        def hold() -> bool:
+            return all(
+                leader.isr_size == self.replicas for leader in list(self.directory.leaders.values())
+            )
+
+        try:
+            until(hold, WAIT_S_MAX, "not all replicas are in sync")
+        except TimeoutError as fault:
+            self.faults.append(f"I14: {fault}: {self.directory.leaders}")
 
     # The controller.
 

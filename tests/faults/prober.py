@@ -29,7 +29,12 @@ LOOK_S_MAX = 0.25
 """Timeout of Metadata, which any other node can provide as well."""
 WATCH_S = 0.02
 
-STALE = {3: "unknown topic or partition", 5: "leader not available", 6: "not leader or follower"}
+STALE = {
+    3: "unknown topic or partition",
+    5: "leader not available",
+    6: "not leader or follower",
+    19: "not enough replicas",
+}
 """Errors that a client retries without reporting them: nothing was done."""
 
 

@@ -38,6 +38,7 @@ class Leader(NamedTuple):
     partition: int
     node: int
     leader_epoch: int
+    isr_size: int = 1
 
 
 class Cluster(NamedTuple):
@@ -101,7 +102,7 @@ class RawConnection:
         return Cluster(
             {node.node_id: (node.host, node.port) for node in response.brokers},
             [
-                Leader(each.partition_index, each.leader_id, each.leader_epoch)
+                Leader(each.partition_index, each.leader_id, each.leader_epoch, len(each.isr_nodes))
                 for found in response.topics
                 for each in found.partitions
             ],

@@ -102,10 +102,13 @@ class ScenarioSums:
 
 
 def scenario(line: Mapping[str, Any]) -> str:
-    """Return the name under which a line is summed: fault, program, version of transactions."""
+    """Return the name under which a line is summed: fault, program, version of transactions, and
+    replicas."""
     words = [line["fault"], *(line[name] for name in PROGRAMS if name in line)]
     if "transactions" in line:
         words.append(f"v{line['transactions']}")
+    if "replicas" in line:
+        words.append(f"{line['replicas']} replicas, min ISR {line['min_isr']}")
     return " ".join(words)
 
 

@@ -21,6 +21,8 @@ from tests.faults.harness import FaultHarness
 from tests.faults.history import History, violations
 from tests.faults.processes import Processes, free_address
 from tests.faults.record import recorded
+from tests.faults.replicas import Replicas
+from tests.faults.replicated import REPLICATED
 from tests.faults.scenarios import CONFIG, MOVING, SCENARIOS
 
 ACKED_PER_SECOND_MIN = 500
@@ -41,6 +43,8 @@ class Plan:
     durability: str = ""
     timed: bool = True
     """If True, a recovery that takes longer than its limit is a violation."""
+    replicas: int = 1
+    min_isr: int = 1
 
     @property
     def mode(self) -> str:
@@ -88,6 +92,11 @@ class Run:
             seed=self.plan.seed,
             workers=self.plan.workers,
             durability=self.plan.mode,
+            **(
+                {"replicas": self.plan.replicas, "min_isr": self.plan.min_isr}
+                if self.plan.replicas > 1
+                else {}
+            ),
             acked=self.history.acked,
             acked_per_second=round(self.acked_per_second),
             read=len(self.history.final),
@@ -118,19 +127,26 @@ def run(plan: Plan) -> Run:
 
 
 def played(plan: Plan) -> Run:
-    unordered = UNORDERED_BY_MOVES if plan.fault in MOVING else UNORDERED
+    moves = plan.fault in MOVING or plan.replicas > 1
+    unordered = UNORDERED_BY_MOVES if moves else UNORDERED
     history = History(idempotent=IDEMPOTENT, unordered=unordered)
     came = Run(plan, history)
-    play = rings.sabotage if plan.fault == RINGS else SCENARIOS[plan.fault]
+    scenarios = REPLICATED if plan.replicas > 1 else SCENARIOS
+    play = rings.sabotage if plan.fault == RINGS else scenarios[plan.fault]
     with Broker(
         durability=plan.mode,
         config={**CONFIG, **(rings.CONFIG if plan.fault == RINGS else {})},
         workers=plan.workers,
         listen=free_address(),
     ) as broker:
-        topic = broker.topic(plan.partitions)
+        topic = broker.topic(
+            plan.partitions,
+            {"min.insync.replicas": plan.min_isr},
+            replication_factor=plan.replicas,
+        )
+        replicas = Replicas(broker, topic, plan.partitions, plan.replicas)
         harness = FaultHarness(
-            Processes(broker), topic, plan.partitions, plan.seed, history, plan.timed
+            Processes(broker), topic, plan.partitions, plan.seed, history, plan.timed, plan.replicas
         )
         harness.warm_up()
         before = at_rest(harness.processes, harness.watched(), like=None)
@@ -145,13 +161,19 @@ def played(plan: Plan) -> Run:
         finally:
             came.seconds = time.monotonic() - begun
             harness.end()
+        differences = replicas.differences()
         after = at_rest(harness.processes, harness.watched(), like=before)
         came.done = harness.faults_done
         came.recoveries = harness.recoveries
         came.acts = dict(sorted(harness.acts.items()))
         came.diary = harness.diary
         came.log = (broker.data / "kafkalite.log").read_text()
-        came.complaints = [*violations(history), *harness.faults, *grown(before, after)]
+        came.complaints = [
+            *violations(history),
+            *harness.faults,
+            *differences,
+            *grown(before, after),
+        ]
     return came
 
 

@@ -38,6 +38,18 @@ def test_workers_keep_records_when_killed_paused_or_drained(fault, count, seed, 
     check(Plan(fault, count, seed, workers=3, partitions=6, timed=False), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("fault", "count", "seed", "replicas", "min_isr"),
+    [("F1", 4, 1, 3, 2), ("F1", 3, 5, 2, 1), ("F3", 2, 2, 3, 2), ("F4", 2, 3, 3, 2),
+     ("F5", 2, 4, 3, 2)],
+)  # fmt: skip
+def test_replicas_keep_records_and_are_equal_in_the_end(
+    fault, count, seed, replicas, min_isr, tmp_path
+):
+    plan = Plan(fault, count, seed, timed=False, replicas=replicas, min_isr=min_isr)
+    check(plan, tmp_path)
+
+
 def test_groups_have_one_owner_per_partition_under_churn(tmp_path):
     check(Plan("F22", count=5, seed=3, workers=2, partitions=12, timed=False), tmp_path)
 
