@@ -1,7 +1,7 @@
 """Keys of replication, with Kafka's names; they are among the broker's.
 
-Defaults that differ from Kafka's: `replica.lag.time.max.ms` is 10000 and `replica.fetch.backoff.ms`
-100, since all nodes are processes of one host.
+Defaults that differ from Kafka's: `replica.lag.time.max.ms` is 10000, `replica.fetch.backoff.ms`
+100 and `leader.imbalance.check.interval.seconds` 5, since all nodes are processes of one host.
 
 Left out: `num.replica.fetchers` and the sizes of sockets, since a node fetches in its event loop,
 over sockets of the host; limits of the rate; `replica.selector.class`.
@@ -51,4 +51,20 @@ REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = REPLICATION.declare(
     "replica.high.watermark.checkpoint.interval.ms", Type.LONG, 5_000,
     """Interval at which the high watermarks of replicas are written to the disk.""",
     check=at_least(1),
+)
+AUTO_LEADER_REBALANCE_ENABLE = REPLICATION.declare(
+    "auto.leader.rebalance.enable", Type.BOOLEAN, True,
+    """Elect the preferred leaders of partitions, the first ones of their replicas, after their
+    nodes have returned.""",
+)
+LEADER_IMBALANCE_CHECK_INTERVAL_SECONDS = REPLICATION.declare(
+    "leader.imbalance.check.interval.seconds", Type.LONG, 5,
+    """Interval at which preferred leaders are elected.""",
+    check=at_least(1),
+)
+LEADER_IMBALANCE_PER_BROKER_PERCENTAGE = REPLICATION.declare(
+    "leader.imbalance.per.broker.percentage", Type.INT, 10,
+    """Share of the partitions with a preferred leader, in percent, that it may not lead before
+    preferred leaders are elected.""",
+    check=at_least(0),
 )

@@ -20,9 +20,6 @@ UNSUPPORTED_KEYS: dict[tuple[str, ...], str] = {
         "a node fetches from other nodes in its event loop, over sockets of the host; remove the"
         " line"
     ),
-    ("auto.leader.", "leader.imbalance."): (
-        "preferred leaders are not elected automatically in this version; remove the line"
-    ),
     ("group.streams.",): "streams groups come with a later version; remove the line",
     ("group.share.", "share."): (
         "share groups run in the nodes' event loops and need no such setting; remove the line"

@@ -27,6 +27,7 @@ from kafkalite.broker.assembly import (
 from kafkalite.broker.controller.admin_commands import AdminCommands
 from kafkalite.broker.controller.compaction_demand import CompactionDemand
 from kafkalite.broker.controller.local_controller import LocalController
+from kafkalite.broker.controller.preferred_leaders import PreferredLeaders
 from kafkalite.broker.controller.reassigner import Reassigner
 from kafkalite.broker.controller.replicated_nodes import ReplicatedNodes
 from kafkalite.broker.controller.worker_manager import BACKOFF, ProcessReport, WorkerManager
@@ -138,6 +139,7 @@ class Supervisor:
             heartbeat_ms=spec.settings[BROKER_HEARTBEAT_INTERVAL_MS],
         )
         self._serve_workers(node)
+        PreferredLeaders(controller, lambda: node.settings, node.partition_rules, reactor)
         self.reassigner = Reassigner(
             controller,
             self.worker_manager,

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from kafkalite.broker.assembly import create_missing_logs
-from kafkalite.broker.controller.reassigner import sizes_on_disk
 from kafkalite.broker.controller.metadata_reader import MetadataReader
+from kafkalite.broker.controller.reassigner import sizes_on_disk
 from kafkalite.broker.controller.replica_lookup import ReplicaLookup
 from kafkalite.coordination.partition_image import NO_LEADER, PartitionImage, partition_record
 from kafkalite.errors import Refusal

@@ -87,7 +87,8 @@ def shown(came: Run, seconds: float) -> None:
     print(
         f"{verdict}  {came.plan.fault:5} {came.done:3} faults  seed {came.plan.seed}"
         f"  workers {came.plan.workers}  replicas {came.plan.replicas}  {came.plan.mode:8}"
-        f"  {came.history.acked} acked, {came.acked_per_second:.0f}/s  {len(came.complaints)} violations  {seconds:.0f} s",
+        f"  {came.history.acked} acked, {came.acked_per_second:.0f}/s"
+        f"  {len(came.complaints)} violations  {seconds:.0f} s",
         flush=True,
     )
     for complaint in came.complaints[:10]:

@@ -88,12 +88,11 @@ class NodeLifecycle:
     def _leave(self, node_id: int) -> Steps:
         self._recovery.forget(node_id)
         while True:
-            count = yield lambda machine: leadership.remove_from_isrs(
+            count = yield lambda machine: registration.leave(
                 machine.image, node_id, self._rules_of
             )
             if count < CHANGED_MAX:
                 break
-        yield lambda machine: registration.fence(machine.image, node_id)
 
     def _register(self, node_id: int, incarnation: int, logs: Sequence[RegisteredLog]) -> Steps:
         image = self._controller.image

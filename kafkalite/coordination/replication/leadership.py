@@ -13,6 +13,7 @@ number.  It is repeated until it returns fewer than `count_max`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -205,6 +206,24 @@ def elect_preferred(
         return change(partition, rules, image.is_active, election=ElectionType.PREFERRED)
 
     return change_partitions(partitions, changed, count_max)
+
+
+def imbalanced(image: ClusterImage, percentage: int) -> Iterator[LocatedPartition]:
+    """Yield the partitions that active nodes do not lead as preferred leaders, of each node that
+    does not lead more than this percentage of those it should."""
+    preferred: Counter[int] = Counter()
+    elsewhere: dict[int, list[LocatedPartition]] = {}
+    for topic in image.topics.values():
+        for index, partition in topic.partitions.items():
+            if partition.is_replicated:
+                node_id = partition.replicas[0]
+                preferred[node_id] += 1
+                if partition.leader != node_id:
+                    elsewhere.setdefault(node_id, []).append((topic, index, partition))
+    for node_id, partitions in elsewhere.items():
+        is_above = len(partitions) * 100 > percentage * preferred[node_id]
+        if is_above and image.is_active(node_id) and not image.nodes[node_id].draining:
+            yield from partitions
 
 
 def change_partitions(

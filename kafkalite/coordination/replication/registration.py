@@ -22,7 +22,11 @@ from typing import NamedTuple
 from kafkalite.coordination.image import NO_PROCESS, ClusterImage, TopicImage, node_record
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.partition_image import NO_LEADER, PartitionImage
-from kafkalite.coordination.replication.leadership import CHANGED_MAX, change_partitions
+from kafkalite.coordination.replication.leadership import (
+    CHANGED_MAX,
+    change_partitions,
+    remove_from_isrs,
+)
 from kafkalite.coordination.replication.partition_change import RulesOf, change
 from kafkalite.coordination.replication.recovery_election import ReplicaLogEnd
 
@@ -48,6 +52,19 @@ def is_registered(image: ClusterImage, node_id: int, incarnation: int) -> bool:
     """Return whether this process is the registered one of a node."""
     node = image.nodes.get(node_id)
     return node is not None and not node.fenced and node.incarnation == incarnation
+
+
+def leave(
+    image: ClusterImage, node_id: int, rules_of: RulesOf, count_max: int = CHANGED_MAX
+) -> DecisionResult[int]:
+    """Remove a node whose process has ended from its ISRs, and fence it with the last of them.
+
+    Both are one decision: a node that is not fenced could join an ISR or be elected between them.
+    """
+    removed = remove_from_isrs(image, node_id, rules_of, count_max)
+    if removed.response == count_max:
+        return removed
+    return DecisionResult(removed.response, [*removed.records, *fence(image, node_id).records])
 
 
 def fence(image: ClusterImage, node_id: int) -> DecisionResult[None]:

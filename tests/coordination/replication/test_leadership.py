@@ -166,3 +166,28 @@ def test_candidates_may_be_missing_if_others_have_flushed():
     image, _ = awaiting(part(1, (1, 2)))
     assert recovered(image, (3, 9, 9), missing_max=2) is None  # no candidate
     assert recovered(image, (2, 5, 10), (4, 9, 9), missing_max=1).leader == 2  # 4 is no replica
+
+
+def wrong(image, percentage=10):
+    return [index for _, index, _ in leadership.imbalanced(image, percentage)]
+
+
+def test_node_that_leads_too_few_partitions_is_imbalanced():
+    led = [part(1, (1, 2)) for _ in range(9)]
+    image = image_of(*led, part(2, (1, 2)))
+    assert wrong(image) == []
+    assert wrong(image, percentage=9) == [9]
+    assert wrong(image_of(*led[1:], part(2, (1, 2)))) == [8]
+
+
+def test_fenced_and_draining_nodes_are_not_given_partitions_back():
+    image = image_of(part(2, (1, 2)))
+    assert wrong(image) == [0]
+    image.replay(node_record(image.nodes[1]._replace(draining=True)))
+    assert wrong(image) == []
+    fence(image, 1)
+    assert wrong(image) == []
+
+
+def test_partition_with_one_replica_is_never_imbalanced():
+    assert wrong(image_of(part(1, (1,), replicas=(1,))), percentage=0) == []
