@@ -237,6 +237,7 @@ class Launcher:
         """Begin the shutdown: services first, then nodes."""
         log.info("Broker shuts down. nodes=%s", sorted(self.nodes.desired))
         self.is_ending = True
+        self.nodes.control.send_broker_ends()
         self.restarts.cancel()
         self.services.shut_down(lambda: None)
 

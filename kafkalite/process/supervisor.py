@@ -177,7 +177,8 @@ class Supervisor:
         workers.serve_shares(
             node.share_coordinators.outcomes, node.share_progress, node.batch_appends
         )
-        workers.serve_replication(ReplicatedNodes(self._controller, node.partition_rules))
+        self._replicated = ReplicatedNodes(self._controller, node.partition_rules, self._reactor)
+        workers.serve_replication(self._replicated)
 
     def close(self) -> None:
         """Close the bus.  The launcher notices the end of this process by its pidfd."""
@@ -239,6 +240,8 @@ class Supervisor:
                 continue
             if message.kind is bus.NODES:
                 self._update_processes(message.fields["nodes"])
+            elif message.kind is bus.BROKER_ENDS:
+                self._replicated.shutdowns.end_broker()
 
     def _update_processes(self, nodes: list[dict[str, Any]]) -> None:
         processes = {}

@@ -19,6 +19,7 @@ from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.clock import SystemClock
 from kafkalite.process.loop import disable_automatic_gc, handle_signals
 from kafkalite.process.nodes.spawn_spec import SpawnSpec
+from kafkalite.process.shutdown import Shutdown
 from kafkalite.storage.manager.log_manager import LogManager
 from kafkalite.transport.bus import BusClient, Peer, identity_of
 from kafkalite.transport.reactor import Reactor
@@ -30,7 +31,6 @@ log = logging.getLogger("kafkalite.process")
 def run(spec: SpawnSpec) -> int:
     """Run a worker until SIGTERM and return the exit code of the process."""
     reactor = Reactor(SystemClock(), reactor_limits(spec.settings))
-    handle_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
     logs = LogManager(spec.data, spec.settings, reactor.clock)
     logs.open_directory(spec.cluster_id, spec.node_id)
     peer = Peer(spec.node_id, spec.incarnation)
@@ -41,12 +41,14 @@ def run(spec: SpawnSpec) -> int:
     node.serve_locally(spec.run_directory)
     node.open(when_welcome=spec.is_first_start)
 
+    shutdown = Shutdown(controller, reactor.stop)
+    handle_signals(reactor, lambda _: shutdown.begin(), signal.SIGTERM)
     bus = BusClient(
         reactor,
         spec.run_directory / BUS,
         identity_of(peer),
         controller.received,
-        controller.connection_changed,
+        shutdown.connection_changed,
     )
     controller.connect(bus.send)
     start_metrics(node, spec.run_directory)

@@ -1,7 +1,8 @@
 """NodeLifecycle: fences and registers the processes of nodes (coordination/replication).
 
     launcher's list: a registered process has ended ─▶ fence ─╮ one after another for each node,
-    RegisterNode of the next process ─▶ register ─────────────╯ a bounded number of partitions each
+    RegisterNode of the next process ─▶ register ─────────────┤ a bounded number of partitions each
+    ShutDownNode of a process        ─▶ shut down ────────────╯
 
 Each step is a decision; the next one is made when it is durable.  A step that was not made before
 the supervisor ends is made by the next one, from the launcher's list and the processes' messages.
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kafkalite.broker.future import Future
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.machine import DecisionResult
@@ -76,6 +78,13 @@ class NodeLifecycle:
         """Remove replicas whose logs have failed from ISR and ELR, and elect other leaders."""
         self._queue(node_id, self._remove_failed(node_id, node_epoch, failed))
 
+
+    def shut_down(self, node_id: int, incarnation: int) -> Future[None]:
+        """Have others lead what a running process leads; complete when that is decided."""
+        done: Future[None] = Future()
+        self._queue(node_id, self._shut_down(node_id, incarnation, done))
+        return done
+
     # -- steps -------------------------------------------------------------------------------
 
     def _fence(self, node_id: int, incarnation: int) -> Steps:
@@ -93,6 +102,18 @@ class NodeLifecycle:
             )
             if count < CHANGED_MAX:
                 break
+
+    def _shut_down(self, node_id: int, incarnation: int, done: Future[None]) -> Steps:
+        if registration.is_registered(self._controller.image, node_id, incarnation):
+            yield lambda machine: registration.begin_shutdown(machine.image, node_id)
+            while True:
+                count = yield lambda machine: leadership.remove_from_isrs(
+                    machine.image, node_id, self._rules_of
+                )
+                if count < CHANGED_MAX:
+                    break
+            log.info("Node %d shuts down: others lead its partitions. node=%d", node_id, node_id)
+        done.resolve(None)
 
     def _register(self, node_id: int, incarnation: int, logs: Sequence[RegisteredLog]) -> Steps:
         image = self._controller.image

@@ -518,6 +518,15 @@ class RemoteController(ControllerClient):
         if self._failed and self._is_welcomed and self._send and node_epoch is not None:
             self._send(replicas_failed(node_epoch, self._failed))
 
+    def shut_down(self, timeout_ms: int) -> Future[None]:
+        """Have other nodes lead the replicated partitions of this one; complete when they do."""
+        return self._requests.add(
+            lambda request_id: bus.SHUT_DOWN_NODE(request_id=request_id), timeout_ms
+        )
+
+    def _node_shut_down(self, fields: dict[str, Any]) -> None:
+        self._requests.complete(bus.SHUT_DOWN_NODE, fields, lambda: None)
+
     def find_orphans(
         self, late: Sequence[LateTransaction]
     ) -> Future[Sequence[OrphanTransaction]]:
@@ -597,6 +606,7 @@ class RemoteController(ControllerClient):
         bus.TRANSACTIONS_VERIFIED.key: _transactions_verified,
         bus.ORPHANS.key: _orphans,
         bus.PARTITIONS_ALTERED.key: _partitions_altered,
+        bus.NODE_SHUT_DOWN.key: _node_shut_down,
         bus.SHARE_OUTCOMES.key: _share_outcomes,
         bus.APPEND_BATCH.key: _append,
         bus.BATCH_APPENDED.key: _batch_appended,

@@ -9,7 +9,7 @@
     worker     ─▶ VerifyTransactions ─▶ TransactionsVerified, by the coordinators on this node
     worker     ─▶ ShareStates  ─▶ ShareOutcomes, by the share coordinators on this node
     progress of share groups   ─▶ FindShareProgress; the worker responds with ShareProgress
-    worker     ─▶ RegisterNode, AlterPartitions ─▶ PartitionsAltered (replicated_nodes.py)
+    worker     ─▶ RegisterNode, AlterPartitions, ShutDownNode (replicated_nodes.py)
     worker     ─▶ AppendBatch  ─▶ BatchAppended, by this node or the worker that leads the partition
 
 Only messages of the incarnation that the launcher started last are accepted; those of an older one
@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from kafkalite.broker.controller.append_messages import (
@@ -90,8 +91,10 @@ CHECK_MS = 50
 LATE_CHECK_MS = 500
 """A check that is late by this much means that this process itself did not run."""
 
+ABOUT_REPLICAS = (
+    bus.REGISTER_NODE, bus.ALTER_PARTITIONS, bus.REPLICAS_FAILED, bus.SHUT_DOWN_NODE,
+)  # fmt: skip
 STARTING, READY, ENDING, BACKOFF = "starting", "ready", "ending", "backoff"
-
 
 DecideShareStates: TypeAlias = "Callable[[Sequence[StateRequest]], Future[list[Outcome]]]"
 """Returns the outcome of each request (ShareCoordinators.outcomes)."""
@@ -299,6 +302,8 @@ class WorkerManager:
         if worker is None or worker.peer != peer:
             return  # it is earlier than the launcher's report, after which it is welcomed
         handle = self._HANDLERS.get(message.kind.key)
+        if message.kind in ABOUT_REPLICAS:
+            handle = partial(WorkerManager._about_replicas, kind=message.kind)
         if handle is None:
             self._refuse(identity, message.kind, "the supervisor handles no such message")
             return
@@ -463,21 +468,10 @@ class WorkerManager:
 
     def _about_replicas(self, worker: Worker, fields: dict[str, Any], kind: RecordKind) -> None:
         if self._replication is not None:
+            identity = identity_of(worker.peer)
             self._replication.received(
-                worker.peer,
-                kind,
-                fields,
-                lambda message: self._send(identity_of(worker.peer), message),
+                worker.peer, kind, fields, lambda message: self._send(identity, message)
             )
-
-    def _register_node(self, worker: Worker, fields: dict[str, Any]) -> None:
-        self._about_replicas(worker, fields, bus.REGISTER_NODE)
-
-    def _replicas_failed(self, worker: Worker, fields: dict[str, Any]) -> None:
-        self._about_replicas(worker, fields, bus.REPLICAS_FAILED)
-
-    def _alter_partitions(self, worker: Worker, fields: dict[str, Any]) -> None:
-        self._about_replicas(worker, fields, bus.ALTER_PARTITIONS)
 
     _HANDLERS: dict[int, Callable[[WorkerManager, Worker, dict[str, Any]], None]] = {
         bus.HELLO.key: _hello,
@@ -491,9 +485,6 @@ class WorkerManager:
         bus.FIND_ORPHANS.key: _late_transactions,
         bus.SHARE_STATES.key: _share_states,
         bus.SHARE_PROGRESS.key: _share_progress_found,
-        bus.REGISTER_NODE.key: _register_node,
-        bus.REPLICAS_FAILED.key: _replicas_failed,
-        bus.ALTER_PARTITIONS.key: _alter_partitions,
         bus.APPEND_BATCH.key: _append_requested,
         bus.BATCH_APPENDED.key: _batch_appended,
     }

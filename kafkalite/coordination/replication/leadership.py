@@ -81,6 +81,16 @@ def set_state(
     return DecisionResult(None, [] if changed == node else [node_record(changed)])
 
 
+def is_needed(image: ClusterImage, node_id: int, running: Collection[int]) -> bool:
+    """Return whether a node is in sync in a partition of which another replica is not, although its
+    node has a process."""
+    return any(
+        node_id in partition.isr
+        and any(n not in partition.isr and n in running for n in partition.replicas)
+        for _, _, partition in image.replicas_on(node_id)
+    )
+
+
 def remove_after_loss(
     image: ClusterImage,
     node_id: int,

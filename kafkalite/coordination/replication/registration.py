@@ -76,6 +76,14 @@ def fence(image: ClusterImage, node_id: int) -> DecisionResult[None]:
     return DecisionResult(None, [] if changed == node else [node_record(changed)])
 
 
+def begin_shutdown(image: ClusterImage, node_id: int) -> DecisionResult[None]:
+    """Record that a node shuts down: it joins no ISR and is not elected, while it still runs."""
+    node = image.nodes.get(node_id)
+    if node is None or node.fenced or node.shutting_down:
+        return DecisionResult(None)
+    return DecisionResult(None, [node_record(node._replace(shutting_down=True))])
+
+
 def register(image: ClusterImage, node_id: int, incarnation: int) -> DecisionResult[None]:
     """Register a process in the next node epoch, unless the node was removed."""
     node = image.nodes.get(node_id)

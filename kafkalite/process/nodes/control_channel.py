@@ -6,6 +6,7 @@ ones without harm.  Messages are validated like any input from outside the proce
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -15,6 +16,7 @@ from kafkalite.config.listener import Listener
 from kafkalite.errors import KafkaError
 from kafkalite.process.nodes.node_process import NodeProcess, NodeProcessState
 from kafkalite.protocol.schemas.bus import (
+    BROKER_ENDS,
     DEMAND_SERVICE,
     DESIRED_NODES,
     FENCE,
@@ -168,6 +170,15 @@ class ControlChannel:
                 self.reactor.call_later(RESEND_MS, self.end_wait)
         except OSError:
             pass  # it has ended, which its pidfd reports
+
+    def send_broker_ends(self) -> None:
+        """Tell the supervisor, before the workers end, that the whole broker does.
+
+        If it cannot be told, the workers wait for other leaders, for a bounded time.
+        """
+        if self.socket is not None:
+            with contextlib.suppress(OSError):
+                self.socket.send(write_frame(BROKER_ENDS()))
 
     def end_wait(self) -> None:
         """Do nothing but cause a tick, in which the launcher calls `send_nodes` again."""

@@ -210,6 +210,13 @@ ALTER_PARTITIONS = MESSAGES.declare(
 )  # fmt: skip
 
 
+SHUT_DOWN_NODE = MESSAGES.declare(
+    39, "ShutDownNode", "0",
+    # The process is about to end: other nodes are to lead its partitions first.
+    Struct(request_id=Int64()),
+)  # fmt: skip
+
+
 # Supervisor to worker.
 
 WELCOME = MESSAGES.declare(
@@ -335,6 +342,18 @@ PARTITIONS_ALTERED = MESSAGES.declare(
 )  # fmt: skip
 
 
+NODE_SHUT_DOWN = MESSAGES.declare(
+    40, "NodeShutDown", "0",
+    # To a SHUT_DOWN_NODE: the node leads no partition with several replicas any more, and the other
+    # nodes know the leaders; or the whole broker ends, or no other node can lead.
+    Struct(
+        request_id=Int64(),
+        error_code=Int16(),
+        error_message=String(nullable="0+", default=None),
+    ),
+)  # fmt: skip
+
+
 # Both directions.
 
 APPEND_BATCH = MESSAGES.declare(
@@ -398,6 +417,12 @@ NODE_REPORT = MESSAGES.declare(
 
 
 # Launcher and supervisor.
+
+BROKER_ENDS = MESSAGES.declare(
+    41, "BrokerEnds", "0",
+    # The whole broker shuts down: the workers need not wait for other leaders.
+    Struct(),
+)  # fmt: skip
 
 DESIRED_NODES = MESSAGES.declare(
     11, "DesiredNodes", "0",
