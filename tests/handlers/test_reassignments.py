@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.client_context import ClientContext
-from kafkalite.broker.handlers.reassignments import alter_partition_reassignments
-from kafkalite.broker.security import Authorizer
-from kafkalite.coordination.topics import NewTopic
 from kafkalite.protocol.schemas.topics import (
     ALTER_PARTITION_REASSIGNMENTS,
     ALTER_REPLICA_LOG_DIRS,
     LIST_PARTITION_REASSIGNMENTS,
 )
-from tests.coordination.factories import cluster_of, create
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -38,40 +31,6 @@ def test_reassignment_succeeds_only_to_the_current_replica(broker, version, topi
     assert answer.responses[0].partitions[0].error_code == code
 
 
-@pytest.mark.parametrize(
-    ("workers", "replicas", "accepted"),
-    [
-        (0, [1], "can be [0]. "),
-        (2, [0], None),
-        (2, [1], None),
-        (2, [2], "can be [1], or [0] for any broker. "),
-        (2, [7], "can be [1], or [0] for any broker. "),
-        (2, [0, 1], "can be [1], or [0] for any broker. "),
-        (2, [], "can be [1], or [0] for any broker. "),
-    ],
-)
-def test_reassignment_to_node_0_means_any_worker(workers, replicas, accepted):
-    controller = cluster_of(workers)
-    create(controller, NewTopic("a", assignments=[(0, [min(workers, 1)])]))
-    request = ALTER_PARTITION_REASSIGNMENTS.request.read(
-        1,
-        ALTER_PARTITION_REASSIGNMENTS.request.write(
-            1,
-            {
-                "topics": [
-                    {"name": "a", "partitions": [{"partition_index": 0, "replicas": replicas}]}
-                ]
-            },
-        ),
-    )
-    node = SimpleNamespace(image=controller.image)
-    work = alter_partition_reassignments(node, request, ClientContext(Authorizer(), version=1))
-    answer = result_of(work)
-    (told,) = answer["responses"][0]["partitions"]
-    assert told.get("error_code", 0) == (errors.InvalidReplicaAssignment.code if accepted else 0)
-    assert (accepted or "") in (told["error_message"] or "")
-
-
 def test_list_reassignments_returns_none(broker):
     answer = broker.request(LIST_PARTITION_REASSIGNMENTS, 0, timeout_ms=1, topics=None)
     assert (answer.error_code, answer.topics) == (0, [])
@@ -90,12 +49,3 @@ def test_alter_replica_log_dirs_accepts_only_the_current_directory(broker, versi
     assert code(here, "a") == 0
     assert code(here, "b") == errors.ReplicaNotAvailable.code
     assert code("/elsewhere", "a") == errors.LogDirNotFound.code
-
-
-def result_of(work):
-    """Return the response of a handler that is a generator."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as ended:
-            return ended.value

@@ -4,35 +4,33 @@ AlterPartitionReassignments   v0–v1
 ListPartitionReassignments    v0
 AlterReplicaLogDirs           v1–v2
 
-A reassignment to the current replicas changes nothing and succeeds, as in Kafka.  For a partition
-with one replica while there are workers, so does one to node 0, which stands for any worker as in
-CreateTopics.  `kafkalite node` moves such a partition, with its directory, to another node.  A node
-has one log directory, so each replica is already in the only one possible.
-
-Left out: reassignment to other replicas at a client's request.
+The controller decides (coordination/replication/reassignment.py).  A reassignment to the current
+replicas changes nothing and succeeds, as in Kafka.  For a partition with one replica while there
+are workers, so does one to node 0, which stands for any worker as in CreateTopics.  A node has one
+log directory, so each replica is already in the only one possible.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from kafkalite.broker.client_context import ClientContext
-from kafkalite.broker.error_responses import entry_responses
+from kafkalite.broker.controller.decisions import DecisionSequence
+from kafkalite.broker.controller.local_controller import LocalController
+from kafkalite.broker.error_responses import entry_responses, outcome_fields
+from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.security import ALTER, CLUSTER, CLUSTER_NAME, DESCRIBE
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import Work
-from kafkalite.coordination.image import SUPERVISOR_ID
-from kafkalite.coordination.partition_image import PartitionImage
-from kafkalite.errors import (
-    InvalidReplicaAssignment,
-    LogDirNotFound,
-    NoReassignmentInProgress,
-    ReplicaNotAvailable,
-    UnknownTopicOrPartition,
-)
+from kafkalite.coordination.controller import Controller
+from kafkalite.coordination.image import SUPERVISOR_ID, TopicImage
+from kafkalite.coordination.machine import DecisionResult
+from kafkalite.coordination.replication.partition_change import PartitionRules
+from kafkalite.coordination.replication.reassignment import TopicPartition, reassign_all
+from kafkalite.errors import KafkaError, LogDirNotFound, ReplicaNotAvailable
 from kafkalite.protocol.schemas.topics import (
     ALTER_PARTITION_REASSIGNMENTS,
     ALTER_REPLICA_LOG_DIRS,
@@ -45,59 +43,82 @@ class ReassignmentsNode(HandlerNode, Protocol):
     """The components that reassignment requests use."""
 
     logs: LogManager
+    local_controller: LocalController
+
+    def partition_rules(self, topic: TopicImage) -> PartitionRules:
+        """Return the settings of a topic that decisions about its partitions depend on."""
 
 
 @serves(ALTER_PARTITION_REASSIGNMENTS, versions="0-1", at=ServingNode.CONTROLLER)
 def alter_partition_reassignments(
     node: ReassignmentsNode, request: Any, client: ClientContext
-) -> Work[Response]:
-    """Accept assignments that change nothing, and refuse the others."""
+) -> Work[Response | Future[Response]]:
+    """Begin, replace and cancel reassignments."""
     client.must(ALTER, CLUSTER, CLUSTER_NAME)
-
-    def respond(name: str, entry: Any) -> Response:
-        topic = node.image.topics.get(name)
-        image = topic.partitions.get(entry.partition_index) if topic is not None else None
-        if image is None:
-            raise UnknownTopicOrPartition()
-        if entry.replicas is None:
-            raise NoReassignmentInProgress()
-        _check_unchanged(f"{name}-{entry.partition_index}", image, entry.replicas)
-        return {"error_message": None}
-
-    responses: list[Response] = []
+    may_change_factor = getattr(request, "allow_replication_factor_change", True)
+    targets: dict[TopicPartition, Sequence[int] | None] = {}
     for topic in request.topics:
-        partitions: list[Response] = []
-        responses.append({"name": topic.name, "partitions": partitions})
         for entry in topic.partitions:
-            partitions += entry_responses([entry], "partition_index", partial(respond, topic.name))
+            targets[topic.name, entry.partition_index] = entry.replicas
             yield
         yield
-    return {
-        "allow_replication_factor_change": getattr(
-            request, "allow_replication_factor_change", True
-        ),
-        "error_message": None,
-        "responses": responses,
+    outcomes: dict[TopicPartition, KafkaError | None] = {
+        name: None for name, target in targets.items() if _changes_nothing(node, name, target)
     }
 
+    def response() -> Response:
+        responses = []
+        for topic in request.topics:
+            partitions = [
+                {
+                    "partition_index": entry.partition_index,
+                    **outcome_fields(outcomes[topic.name, entry.partition_index]),
+                }
+                for entry in topic.partitions
+            ]
+            responses.append({"name": topic.name, "partitions": partitions})
+        return {
+            "allow_replication_factor_change": may_change_factor,
+            "error_message": None,
+            "responses": responses,
+        }
 
-def _check_unchanged(name: str, partition: PartitionImage, target: Sequence[int]) -> None:
-    """Raise InvalidReplicaAssignment if a partition is to have other replicas."""
-    if tuple(target) == partition.replicas:
-        return
-    if partition.is_replicated:
-        raise InvalidReplicaAssignment(
-            f"Partition {name} has replicas on brokers {[*partition.replicas]}; a reassignment to"
-            " others is not supported in this version."
-        )
-    if [*target] != [SUPERVISOR_ID]:
-        accepted = f"[{partition.leader}]"
-        if partition.leader != SUPERVISOR_ID:
-            accepted += f", or [{SUPERVISOR_ID}] for any broker"
-        raise InvalidReplicaAssignment(
-            f"Partition {name} has one replica, on broker {partition.leader}: its replicas can be"
-            f" {accepted}. To move it, use `kafkalite node`."
-        )
+    left = [name for name in targets if name not in outcomes]
+    if not left:
+        return response()
+    decisions = DecisionSequence(
+        node.local_controller,
+        left,
+        partial(_decide, node, targets, may_change_factor),
+        name_of=lambda partition: partition,
+        on_decided=outcomes.update,
+    )
+    return decisions.begin().map(lambda _: response())
+
+
+def _decide(
+    node: ReassignmentsNode,
+    targets: Mapping[TopicPartition, Sequence[int] | None],
+    may_change_factor: bool,
+    controller: Controller,
+    partitions: Sequence[TopicPartition],
+) -> DecisionResult[dict[TopicPartition, None | KafkaError]]:
+    wanted = {partition: targets[partition] for partition in partitions}
+    return reassign_all(
+        controller.image, wanted, node.partition_rules, may_change_factor=may_change_factor
+    )
+
+
+def _changes_nothing(
+    node: ReassignmentsNode, name: TopicPartition, target: Sequence[int] | None
+) -> bool:
+    """Return whether a partition has these replicas, or one, which node 0 stands for."""
+    topic = node.image.topics.get(name[0])
+    partition = topic.partitions.get(name[1]) if topic is not None else None
+    if partition is None or target is None or partition.adding or partition.removing:
+        return False
+    replicas = tuple(target)
+    return replicas == partition.replicas or (partition.is_alone and replicas == (SUPERVISOR_ID,))
 
 
 @serves(LIST_PARTITION_REASSIGNMENTS, versions="0", at=ServingNode.CONTROLLER)

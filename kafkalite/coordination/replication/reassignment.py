@@ -11,7 +11,7 @@ Left out: internal topics and partitions of dedicated workers, which have one re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kafkalite.coordination.image import ClusterImage, TopicImage, change_records
 from kafkalite.coordination.machine import DecisionResult
@@ -20,8 +20,13 @@ from kafkalite.coordination.replication.partition_change import ReplicaSet, Rule
 from kafkalite.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
+    KafkaError,
     NoReassignmentInProgress,
+    UnknownTopicOrPartition,
 )
+from kafkalite.protocol.schemas.internal import TypedRecord
+
+TopicPartition = tuple[str, int]
 
 
 def reassign(
@@ -47,6 +52,37 @@ def reassign(
     if changed is partition:
         return DecisionResult(partition)
     return DecisionResult(changed, [*change_records(topic, {index: changed})])
+
+
+def reassign_all(
+    image: ClusterImage,
+    targets: Mapping[TopicPartition, Sequence[int] | None],
+    rules_of: RulesOf,
+    *,
+    may_change_factor: bool = True,
+) -> DecisionResult[dict[TopicPartition, None | KafkaError]]:
+    """Begin or cancel reassignments independently of each other; return None or an error each."""
+    outcomes: dict[TopicPartition, None | KafkaError] = {}
+    records: list[TypedRecord] = []
+    for (name, index), target in targets.items():
+        topic = image.topics.get(name)
+        try:
+            if topic is None or index not in topic.partitions:
+                raise UnknownTopicOrPartition()
+            if target is not None and (topic.internal or topic.dedicated):
+                raise InvalidReplicaAssignment(
+                    f"Partition {name}-{index} has one replica at one place: its topic is internal"
+                    " or has dedicated workers."
+                )
+            decided = reassign(
+                image, topic, index, target, rules_of, may_change_factor=may_change_factor
+            )
+        except KafkaError as error:
+            outcomes[name, index] = error
+        else:
+            outcomes[name, index] = None
+            records += decided.records
+    return DecisionResult(outcomes, records)
 
 
 def replica_set(partition: PartitionImage, target: Sequence[int]) -> ReplicaSet:
