@@ -9,7 +9,7 @@ Each function reads the image and returns a response and its records.  A partiti
 leader gets the next leader epoch.
 
 Left out: leaders of partitions with several replicas, which replication/ decides about.  A worker
-keeps such replicas when it is drained, and is not removed while it has any.
+that is drained loses such replicas by reassignments, and is not removed while it has any.
 
 The ids of the nodes registered at start come from outside the controller, so the id of a removed
 worker may be used again at a later start; only ids that the controller chose are not.
@@ -40,6 +40,7 @@ from kafkalite.coordination.placement import (
     PlacementLimits,
     leading,
 )
+from kafkalite.coordination.replication.reassignment import check_replaceable
 from kafkalite.errors import InvalidRequest, PolicyViolation
 from kafkalite.protocol.schemas.internal import REMOVE_NODE, TypedRecord
 
@@ -266,10 +267,9 @@ def remove(image: ClusterImage, node_id: int) -> DecisionResult[None]:
     replica_count = image.replica_count(node_id)
     if replica_count:
         raise InvalidRequest(
-            f"Node {node_id} has replicas of {replica_count} partitions; they would be lost. Delete"
-            " their topics first."
+            f"Node {node_id} has replicas of {replica_count} partitions; drain it first:"
+            f" kafkalite node drain {node_id}."
         )
-    _check_no_replicas(image, node_id)
     _check_others(image, node_id)
     return DecisionResult(None, [REMOVE_NODE(node_id=node_id)])
 
@@ -282,7 +282,7 @@ def set_draining(image: ClusterImage, node_id: int, draining: bool) -> DecisionR
     if node.draining == draining:
         return DecisionResult(None)
     if draining:
-        _check_no_replicas(image, node_id)
+        check_replaceable(image, node_id)
         _check_others(image, node_id)
     return DecisionResult(None, [node_record(node._replace(draining=draining))])
 
@@ -304,15 +304,6 @@ def _goes_with_its_topic(image: ClusterImage, node_id: int) -> str:
         if any(partition.leader == node_id for partition in topic.partitions.values())
     ]
     return f"Node {node_id} is dedicated to topic {names[0]}; it is removed with that topic."
-
-
-def _check_no_replicas(image: ClusterImage, node_id: int) -> None:
-    for topic, index, partition in image.replicas_on(node_id):
-        if len(partition.replicas) > 1:
-            raise InvalidRequest(
-                f"Node {node_id} has a replica of {topic.name}-{index}, whose replicas cannot be"
-                " moved in this version; delete the topic first."
-            )
 
 
 def _check_others(image: ClusterImage, node_id: int) -> None:

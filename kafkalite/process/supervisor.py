@@ -146,6 +146,7 @@ class Supervisor:
             reactor,
             spec.data,
             limits=lambda: placement_limits(node.settings),
+            rules_of=node.partition_rules,
         )
         self._node = node
         self._data = spec.data

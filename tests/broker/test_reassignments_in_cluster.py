@@ -110,6 +110,31 @@ def test_reassignment_that_waits_is_listed_and_cancelled(begun):
     assert ({*partition.replicas}, partition.adding, partition.removing) == ({*former}, (), ())
 
 
+def test_drained_node_loses_its_replicas_and_is_removed(begun):
+    cluster = begun(4)
+    cluster.create("t", 12, replicas=3)
+    cluster.create("alone", assigned=4)
+    cluster.settle()
+    for index in range(12):
+        assert cluster.produce("t", b"%d" % index, index).error_code == 0
+    report = cluster.order("drain", 4)
+    assert report["error_code"] == 0
+    cluster.until(lambda: cluster.supervisor.reassigner.remaining_count == 0)
+    cluster.until(lambda: not cluster.image.replica_count(4))
+    cluster.settle()
+    assert [cluster.values("t", i) for i in range(12)] == [[b"%d" % i] for i in range(12)]
+    assert cluster.order("remove", 4)["error_code"] == 0
+    cluster.until(lambda: 4 not in cluster.image.nodes)
+
+
+def test_drain_without_another_node_for_a_replica_is_refused(begun):
+    cluster = begun(3)
+    cluster.create("t", replicas=3)
+    report = cluster.order("drain", 3)
+    assert "Every other worker has a replica of t-0 already" in report["error_message"]
+    assert not cluster.image.nodes[3].draining
+
+
 def test_invalid_reassignments_are_refused(begun):
     cluster = begun(3)
     cluster.create("t", replicas=2)

@@ -324,7 +324,7 @@ def test_start_without_a_node_that_has_replicas_is_refused(workers):
 def test_node_with_replicas_is_not_removed():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", 1, 2))
-    with pytest.raises(errors.InvalidRequest, match="has replicas of 1 partitions"):
+    with pytest.raises(errors.InvalidRequest, match="has replicas of 1 partitions; drain"):
         controller.remove_node(2)
     do(controller, controller.remove_node(3))
     assert 3 not in controller.image.nodes

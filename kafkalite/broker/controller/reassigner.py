@@ -8,6 +8,7 @@ moved only away from a worker that has applied all decisions and leads it, to on
 two moves of a partition never overlap, and none begins before its directory was created.
 
 A draining worker is emptied for as long as it is marked so, also after a restart of the supervisor.
+Its replicas of replicated partitions are replaced by reassignments, as many at once as moves.
 A plan of `rebalance` is lost when this process ends, and can be requested again.
 """
 
@@ -16,18 +17,21 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.partition_image import NO_LEADER
 from kafkalite.coordination.placement import PartitionMove, PlacementLimits, drain_moves
+from kafkalite.coordination.replication import reassignment
 from kafkalite.storage.files import layout
 
 if TYPE_CHECKING:
     from kafkalite.broker.controller.local_controller import LocalController
     from kafkalite.broker.controller.worker_manager import WorkerManager
+    from kafkalite.coordination.replication.partition_change import RulesOf
+    from kafkalite.coordination.replication.reassignment import TopicPartition
     from kafkalite.errors import KafkaError
     from kafkalite.transport.reactor import Reactor
 
@@ -58,12 +62,16 @@ class Reassigner:
         reactor: Reactor,
         root: Path,
         limits: Callable[[], PlacementLimits],
+        rules_of: RulesOf,
     ) -> None:
         self._controller = controller
         self._workers = workers
         self._reactor = reactor
         self._root = root
         self._limits = limits
+        self._rules_of = rules_of
+        self._reassigned_offset = -1
+        """The end of the metadata log when replicas of draining workers were last considered."""
         self._plan: deque[PartitionMove] = deque()
         self._moving: dict[tuple[bytes, int], PendingMove] = {}
         self._deciding = False
@@ -77,7 +85,7 @@ class Reassigner:
         """Number of partitions that are still to move or are moving."""
         image = self._controller.image
         draining = sum(
-            image.sole_replica_count(node.node_id)
+            image.replica_count(node.node_id)
             for node in image.nodes.values()
             if node.draining
         )
@@ -95,11 +103,36 @@ class Reassigner:
             topic = self._controller.image.topics_by_id.get(move.topic_id)
             if topic is None or self._workers.has_applied(move.to_node, *partition_id, end_offset):
                 del self._moving[partition_id]
+        self._replace_replicas()
         if self._deciding or len(self._moving) >= MOVING_MAX:
             return
         moves = self._next(MOVING_MAX - len(self._moving))
         if moves:
             self._decide(moves)
+
+    def _replace_replicas(self) -> None:
+        """Begin reassignments of replicated partitions of draining workers, a few at a time."""
+        image, end_offset = self._controller.image, self._controller.log.end_offset
+        draining = [node.node_id for node in image.nodes.values() if node.draining]
+        if not draining or end_offset == self._reassigned_offset:
+            return
+        self._reassigned_offset = end_offset
+        for node_id in draining:
+            free = MOVING_MAX - reassignment.in_progress_count(image)
+            targets = reassignment.replacements(image, node_id, free)
+            if targets:
+                self._reassign(node_id, targets)
+                return  # the next ones when this is decided, which is a change
+
+    def _reassign(self, node_id: int, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
+        def decided(_: object, error: KafkaError | None) -> None:
+            if error is not None:
+                log.error("Replicas were not reassigned. node=%d error=%r", node_id, str(error))
+
+        log.info("Replicas leave node %d. node=%d partitions=%d", node_id, node_id, len(targets))
+        self._controller.decide(
+            lambda machine: reassignment.reassign_all(machine.image, targets, self._rules_of)
+        ).then(decided)
 
     def _next(self, count_max: int) -> list[PartitionMove]:
         """Return the next possible moves; drop planned moves that are no longer valid."""

@@ -11,6 +11,7 @@ Left out: internal topics and partitions of dedicated workers, which have one re
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kafkalite.coordination.image import ClusterImage, TopicImage, change_records
@@ -20,6 +21,7 @@ from kafkalite.coordination.replication.partition_change import ReplicaSet, Rule
 from kafkalite.errors import (
     InvalidReplicaAssignment,
     InvalidReplicationFactor,
+    InvalidRequest,
     KafkaError,
     NoReassignmentInProgress,
     UnknownTopicOrPartition,
@@ -83,6 +85,46 @@ def reassign_all(
             outcomes[name, index] = None
             records += decided.records
     return DecisionResult(outcomes, records)
+
+
+def in_progress_count(image: ClusterImage) -> int:
+    """Return the number of partitions that are being reassigned."""
+    return sum(
+        bool(partition.adding or partition.removing)
+        for topic in image.topics.values()
+        for partition in topic.partitions.values()
+    )
+
+
+def replacements(
+    image: ClusterImage, node_id: int, count_max: int
+) -> dict[TopicPartition, Sequence[int]]:
+    """Return other replicas for partitions of a node that is drained: the node that has the fewest
+    replicas takes its place.  A partition for which there is no other node is omitted."""
+    targets: dict[TopicPartition, Sequence[int]] = {}
+    placed: Counter[int] = Counter()
+    for topic, index, partition in image.replicas_on(node_id):
+        if len(targets) >= count_max:
+            break
+        if not partition.is_replicated or partition.adding or partition.removing:
+            continue
+        others = {*image.placeable} - {*partition.replicas}
+        if others:
+            new = min(others, key=lambda n: (image.replica_count(n) + placed[n], n))
+            placed[new] += 1
+            targets[topic.name, index] = [new if n == node_id else n for n in partition.replicas]
+    return targets
+
+
+def check_replaceable(image: ClusterImage, node_id: int) -> None:
+    """Raise InvalidRequest if a replica on a node has no other node to move to."""
+    for topic, index, partition in image.replicas_on(node_id):
+        others = {*image.placeable} - {node_id, *partition.replicas}
+        if partition.is_replicated and not others:
+            raise InvalidRequest(
+                f"Every other worker has a replica of {topic.name}-{index} already; add a worker"
+                " first: kafkalite node add."
+            )
 
 
 def replica_set(partition: PartitionImage, target: Sequence[int]) -> ReplicaSet:
