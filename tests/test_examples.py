@@ -23,6 +23,7 @@ TESTED = {
     "event_sourcing.py",
     "order_saga.py",
     "produce_and_consume.py",
+    "replicas_killed.py",
     "spark_report.py",
     "test_orders.py",
     "zeromq_sensor.py",
@@ -105,6 +106,14 @@ def test_zeromq_sensor():
         endpoints = broker.status["gateway"]
         output = run(EXAMPLES / "zeromq_sensor.py", endpoints["push"], endpoints["dealer"])
         assert output.strip() == "message 1: error code 0"
+
+
+def test_replicas_killed():
+    output = run(EXAMPLES / "replicas_killed.py")
+    for pair in ("1 and 2", "1 and 3", "2 and 3"):
+        assert f"killed workers {pair}: 0 of " in output
+    assert output.count("none twice") == 3
+    assert output.endswith("all acknowledged records are read: True\n")
 
 
 def test_test_orders():
