@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.faults import fault_table
 from tests.faults.record import (
     RECORD,
     Sums,
@@ -93,3 +94,21 @@ def test_table_has_a_row_for_each_scenario() -> None:
     head, row = shown(summed([line(), line(count=2_000)])).splitlines()
     assert head.split()[:5] == ["scenario", "runs", "faults", "acked", "violations"]
     assert row.split() == ["F1", "2", "2,010", "2,000", "0", "2", "2,010", "2,000"]
+
+
+def test_replicas_are_summed_separately_and_their_command_repeats_them() -> None:
+    runs = [
+        line(commit="a"),
+        line(commit="b", replicas=3, min_isr=2, violations=1),
+        line(commit="c", replicas=3, min_isr=2),
+    ]
+    one, three = fault_table.rows(runs)
+    assert one[0] == "F1" and one[2:7] == ["10", "1", "1,000", "0", ""]
+    assert three[0] == "F1 3 replicas, min ISR 2" and three[2:7] == ["10", "1", "1,000", "1", "b"]
+    assert three[7] == "`python -m tests.faults F1 --replicas 3 --min-isr 2`"
+
+
+def test_page_has_the_table_of_the_record() -> None:
+    text = fault_table.PAGE.read_text()
+    lines = fault_table.recorded_lines()
+    assert fault_table.page(text, lines) == text, "run: python -m tests.faults.fault_table"
