@@ -16,7 +16,7 @@ from functools import partial
 
 import confluent_kafka
 
-from tests.faults.history import ACKED, History, Read, Send
+from tests.faults.history import ACKED, NO_OFFSET, History, Read, Send
 from tests.faults.prober import guarded
 
 PACE_S = 0.001
@@ -96,7 +96,8 @@ class Clients:
         self, send: Send, fault: confluent_kafka.KafkaError | None, message: confluent_kafka.Message
     ) -> None:
         if fault is None:
-            send.offset = message.offset()
+            offset = message.offset()
+            send.offset = NO_OFFSET if offset is None else offset
             send.outcome = ACKED
             self.acks += 1
         else:

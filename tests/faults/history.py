@@ -29,6 +29,9 @@ from typing import NamedTuple
 
 ACKED, REFUSED, UNKNOWN = "acked", "refused", "unknown"
 NO_NODE = -1
+NO_OFFSET = -1
+"""The offset of an acknowledgement that has none.  librdkafka takes the success of a later batch
+for that of an earlier one whose response was lost: the broker has checked the sequences."""
 
 
 @dataclass(slots=True)
@@ -42,7 +45,7 @@ class Send:
     partition: int
     value: str
     outcome: str = UNKNOWN
-    offset: int = -1
+    offset: int = NO_OFFSET
     node: int = NO_NODE
     sent_at: float = 0.0
     answered_at: float = 0.0
@@ -117,8 +120,12 @@ def violations(history: History) -> list[str]:
 
 def lost(history: History) -> Iterator[str]:
     final = {(read.partition, read.offset): read.value for read in history.final}
+    there = {(read.partition, read.value) for read in history.final}
     for send in history.sends:
-        if send.outcome == ACKED and final.get((send.partition, send.offset)) != send.value:
+        if send.outcome == ACKED and send.offset == NO_OFFSET:
+            if (send.partition, send.value) not in there:
+                yield f"I1: {send} was acknowledged, and is not in the log"
+        elif send.outcome == ACKED and final.get((send.partition, send.offset)) != send.value:
             found = final.get((send.partition, send.offset))
             yield f"I1: {send} was acknowledged, and the log has {found!r} there"
 
@@ -135,7 +142,11 @@ def changed(history: History) -> Iterator[str]:
     values: dict[tuple[int, int], str] = {}
     places = (history.final, history.lookups, *history.reads.values())
     seen = [read for reads in places for read in reads]
-    seen += [Read(s.partition, s.offset, s.value) for s in history.sends if s.outcome == ACKED]
+    seen += [
+        Read(send.partition, send.offset, send.value)
+        for send in history.sends
+        if send.outcome == ACKED and send.offset != NO_OFFSET
+    ]
     for read in seen:
         first = values.setdefault((read.partition, read.offset), read.value)
         if first != read.value:

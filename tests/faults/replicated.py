@@ -8,6 +8,11 @@
 
 Each worker leads some partitions and follows others.  A worker's death is thus at once that of
 leaders and of followers.
+
+Left out: librdkafka may send the records of an idempotent producer twice after a change of leader.
+If a batch is refused with NOT_LEADER_OR_FOLLOWER and the next one is received after the node has
+become the leader, that is out of sequence; librdkafka then sends all unacknowledged records again
+under a new epoch, those that were appended too (its issue 4953).  The checker reports this as I2.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ import pytest
 
 from tests.faults.history import (
     ACKED,
+    NO_OFFSET,
     REFUSED,
     UNKNOWN,
     History,
@@ -57,6 +58,15 @@ def test_history_accepts_duplicates_of_a_plain_producer():
     history = clean()
     history.final.append(Read(0, 30, "p18", 1))
     assert violations(history) == []
+
+
+def test_acknowledgement_without_an_offset_needs_its_record_in_the_log():
+    history = clean()
+    history.sends[0].offset = NO_OFFSET
+    assert violations(history) == []
+    history.sends.append(Send("p", 0, "p100", ACKED, NO_OFFSET))
+    (complaint,) = violations(history)
+    assert complaint.startswith("I1:") and "is not in the log" in complaint
 
 
 def lose_the_last(history):
