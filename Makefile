@@ -39,7 +39,7 @@ help:
 	@echo "make check      ruff, mypy, cython-lint and the architecture tests"
 	@echo "make build      the compiled modules"
 	@echo "make test-spark  the Spark connector's tests, its long ones among them, in one process"
-	@echo "make clients    every scenario through every client, in both shapes of a broker"
+	@echo "make clients    every scenario through every client, in both shapes of a broker; some replicated"
 	@echo "make bench      the benchmarks, beside Apache Kafka"
 	@echo "make oracle     the same requests to Apache Kafka and to us"
 	@echo "make faults     processes killed, stopped and moved under load: a quarter of an hour; then"

@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -400,11 +400,18 @@ def tell(story: str, program: Program, kafka: Kafka, directory: Path) -> str:
     names = {"t": kafka.name(), "g": f"{kafka.name()}-group", "d": str(directory)}
     before_2 = {"partitions": [{"topic": names["t"], "partition": 0, "offset": 2}], "version": 1}
     (directory / "before-2.json").write_text(json.dumps(before_2))
-    for says in STORIES[story]:
+    return tell_all(STORIES[story], program, kafka.bootstrap, names)
+
+
+def tell_all(
+    story: Iterable[Says], program: Program, bootstrap: str, names: Mapping[str, str]
+) -> str:
+    """Run these commands as `tell` does."""
+    for says in story:
         begin = time.monotonic()
-        wrong = told(program, kafka.bootstrap, says, names)
+        wrong = told(program, bootstrap, says, names)
         while wrong and says.soon and time.monotonic() < begin + SOON_S_MAX:
-            wrong = told(program, kafka.bootstrap, says, names)
+            wrong = told(program, bootstrap, says, names)
         if wrong:
             return wrong
     return ""

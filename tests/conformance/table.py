@@ -297,9 +297,12 @@ class Lifetime(Protocol):
 class Kafka:
     """The Kafka under test: an address, and its broker's lifetime if the test started it."""
 
-    def __init__(self, bootstrap: str, lifetime: Lifetime | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, lifetime: Lifetime | None = None, replicas: int = 1
+    ) -> None:
         self.bootstrap = bootstrap
         self.lifetime = lifetime
+        self.replicas = replicas
         self.admin = AdminClient({"bootstrap.servers": bootstrap, **QUICK})
         self.topics = itertools.count(1)
 
@@ -311,7 +314,7 @@ class Kafka:
         """Create a topic and wait for its leaders; `segment_bytes="…"` sets `segment.bytes`."""
         name = name or self.name()
         keys = {key.replace("_", "."): value for key, value in config.items()}
-        done(self.admin.create_topics([NewTopic(name, partitions, 1, config=keys)]))
+        done(self.admin.create_topics([NewTopic(name, partitions, self.replicas, config=keys)]))
         until(lambda: self.led(name) == partitions)
         return name
 

@@ -14,6 +14,7 @@ from kafkalite.testing import Broker
 from tests.conformance import kafka_tools
 from tests.conformance.driven import Program
 from tests.conformance.kafka_tools import STORIES
+from tests.conformance.replica_stories import AFTER_FAILOVER, BEFORE_FAILOVER
 from tests.conformance.says import Says
 from tests.conformance.table import Kafka
 from tools.apache_kafka import Unavailable
@@ -41,6 +42,16 @@ def test_kafka_tools_accept_kafkalite(
 ) -> None:
     wrong = kafka_tools.tell(story, tools, broker, tmp_path)
     assert not wrong, wrong
+
+
+def test_kafka_tools_follow_a_replicated_topic_through_a_failover(tools: Program) -> None:
+    names = {"t": "replicated"}
+    with Broker(workers=3) as broker:
+        wrong = kafka_tools.tell_all(BEFORE_FAILOVER, tools, broker.bootstrap, names)
+        assert not wrong, wrong
+        broker.kill(1)
+        wrong = kafka_tools.tell_all(AFTER_FAILOVER, tools, broker.bootstrap, names)
+        assert not wrong, wrong
 
 
 ANSWER = {"code": 0, "printed": "a  1\n\nb 2\n", "complained": ""}
