@@ -54,6 +54,15 @@ def test_high_watermark_is_what_all_in_sync_replicas_have():
     assert advanced(isr) == 5  # it never decreases
 
 
+def test_low_watermark_is_the_lowest_log_start_of_the_members():
+    isr = leading(1, 2)
+    assert isr.low_watermark(7) == -1
+    isr.fetched(FollowerFetch(2, 1, 10, log_start_offset=5), 10, 0)
+    assert isr.low_watermark(7) == 5
+    isr.fetched(FollowerFetch(2, 1, 10, log_start_offset=7), 10, 0)
+    assert isr.low_watermark(7) == 7  # node 3 is no member
+
+
 def test_high_watermark_stays_while_too_few_are_in_sync():
     isr = leading(1, min_isr=2)
     assert advanced(isr) == 0

@@ -196,7 +196,7 @@ class FetchResponseBuilder:
         """Return the partitions of a follower's request; refuse one that is not of a peer."""
         items = []
         for (topic, index), fields in wanted:
-            _, leader_epoch, offset, fetched_epoch, _, size_max = fields[:CONSUMER_FIELDS]
+            _, leader_epoch, offset, fetched_epoch, start, size_max = fields[:CONSUMER_FIELDS]
             partition, error = None, None
             try:
                 partition = self._node.replicas.leader(topic, index)
@@ -207,7 +207,7 @@ class FetchResponseBuilder:
             follower = FollowerFetch(*replica, offset)
             if len(fields) > CONSUMER_FIELDS:
                 high_watermark, durable_offset = fields[CONSUMER_FIELDS:]
-                follower = FollowerFetch(*replica, offset, durable_offset, high_watermark)
+                follower = FollowerFetch(*replica, offset, durable_offset, high_watermark, start)
             items.append(
                 FetchItem(
                     topic, index, partition, error, leader_epoch, offset, fetched_epoch, size_max,

@@ -25,6 +25,7 @@ from kafkalite.broker.error_responses import entry_responses, error_fields
 from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.replica.batch_opener import BatchOpener
+from kafkalite.broker.replica.delayed_delete_records import DelayedDeleteRecords
 from kafkalite.broker.replica.partition import READ_COMMITTED, Partition
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import DESCRIBE, TOPIC
@@ -255,18 +256,37 @@ def offset_for_leader_epoch(
 
 
 @serves(DELETE_RECORDS, versions="0-2", at=ServingNode.LEADER)
-def delete_records(node: OffsetsNode, request: Any, client: ClientContext) -> Work[Response]:
-    """Advance log start offsets; earlier records become invisible to readers at once."""
+def delete_records(
+    node: OffsetsNode, request: Any, client: ClientContext
+) -> Work[Response | Future[Response]]:
+    """Advance log start offsets; earlier records become invisible to readers at once.
+
+    The response waits until the in-sync followers have deleted them as well.
+    """
+    replicated: dict[tuple[str, int], Partition] = {}
 
     def respond(name: str, entry: Any) -> Response:
         index, offset = entry.partition_index, entry.offset
-        return {"low_watermark": node.replicas.delete_records(client, name, index, offset)}
+        partition = node.replicas.delete_records(client, name, index, offset)
+        if partition.replication is not None:
+            replicated[name, index] = partition
+        return {"low_watermark": partition.log.log_start_offset}
 
-    return (
-        yield from _respond_by_partition(
-            request.topics, respond, error_values={"low_watermark": -1}
-        )
+    response = yield from _respond_by_partition(
+        request.topics, respond, error_values={"low_watermark": -1}
     )
+    entries = (
+        (replicated.get((topic["name"], entry["partition_index"])), entry)
+        for topic in response["topics"]
+        for entry in topic["partitions"]
+        if entry["error_code"] == 0
+    )
+    delayed = DelayedDeleteRecords(
+        [(partition, entry) for partition, entry in entries if partition is not None], response
+    )
+    if delayed.check_all():
+        return response
+    return node.replicas.purgatory.watch(delayed, request.timeout_ms)
 
 
 def _respond_by_partition(

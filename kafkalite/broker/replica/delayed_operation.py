@@ -1,7 +1,8 @@
 """DelayedOperation: a request that waits for its partitions to change.
 
 It is registered with each of its partitions, in `waiting`; the purgatory checks it when one of them
-changes, and completes it.  The kinds are DelayedProduce, DelayedFetch and DelayedRead.
+changes, and completes it.  The kinds are DelayedProduce, DelayedFetch, DelayedRead and
+DelayedDeleteRecords.
 """
 
 from __future__ import annotations

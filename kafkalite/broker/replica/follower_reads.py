@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kafkalite.broker.replica.isr import UNKNOWN
 from kafkalite.broker.replica.replica_fetch import ReplicaFetch
 from kafkalite.errors import OffsetOutOfRange, UnknownLeaderEpoch
 from kafkalite.protocol.results import PartitionFetchResult
@@ -45,13 +46,17 @@ def read_for_follower(
 
 
 def available_for_follower(partition: Partition, follower: FollowerFetch) -> int:
-    """Return 1 if a waiting fetch of a follower has something to return: records, or a high
-    watermark that the follower does not know (KIP-1166); otherwise 0."""
+    """Return 1 if a waiting fetch of a follower has something to return: records, a high watermark
+    that the follower does not know (KIP-1166), or a later log start; otherwise 0."""
     high_watermark = _replication(partition).isr.high_watermark
     log = partition.log
     if follower.offset > log.end_offset:
         return 1  # the log was truncated since
-    return int(follower.offset < log.end_offset or follower.high_watermark < high_watermark)
+    return int(
+        follower.offset < log.end_offset
+        or follower.high_watermark < high_watermark
+        or UNKNOWN < follower.log_start_offset < log.log_start_offset
+    )
 
 
 def _replication(partition: Partition) -> LeaderReplication:

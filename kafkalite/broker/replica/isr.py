@@ -75,6 +75,7 @@ class FollowerFetch(NamedTuple):
     durable_offset: int = UNKNOWN
     high_watermark: int = UNKNOWN
     """The high watermark that it knows: the leader responds at once if its own is higher."""
+    log_start_offset: int = UNKNOWN
 
 
 @dataclass(slots=True)
@@ -83,6 +84,7 @@ class FollowerProgress:
 
     end_offset: int = UNKNOWN
     durable_offset: int = UNKNOWN
+    log_start_offset: int = UNKNOWN
     node_epoch: int = UNKNOWN
     caught_up_ms: int = 0
     """The latest time at which it had all records of the leader."""
@@ -99,7 +101,7 @@ class FollowerProgress:
         elif fetch.offset >= self.leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
         self.end_offset, self.durable_offset = fetch.offset, fetch.durable_offset
-        self.node_epoch = fetch.node_epoch
+        self.log_start_offset, self.node_epoch = fetch.log_start_offset, fetch.node_epoch
         self.fetched_ms, self.leader_end_offset = now_ms, leader_end_offset
         self.has_fetched = True
 
@@ -162,6 +164,15 @@ class InSyncReplicas:
             return False  # the image does not have the later process yet
         follower.fetched(fetch, leader_end_offset, now_ms)
         return True
+
+    def log_start_of(self, node_id: int) -> int:
+        """Return the log start offset of a follower; UNKNOWN before its first fetch."""
+        return self._followers[node_id].log_start_offset
+
+    def low_watermark(self, leader_start_offset: int) -> int:
+        """Return the lowest log start offset of the members."""
+        members = self._followers.keys() & self.maximal_isr
+        return min(leader_start_offset, *map(self.log_start_of, members))
 
     @property
     def maximal_isr(self) -> frozenset[int]:

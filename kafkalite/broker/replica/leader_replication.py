@@ -46,7 +46,8 @@ class LeaderReplication:
     ) -> None:
         """Begin to lead; `read` reads the log as log_reader.read does.
 
-        `on_progress()` is called when a fetch may have changed the high watermark or the ISR.
+        `on_progress()` is called when a fetch may have changed the high watermark, the ISR or the
+        low watermark.
         """
         self.isr = isr
         self._on_progress = on_progress
@@ -58,6 +59,11 @@ class LeaderReplication:
         """Raise NotEnoughReplicas if a record could not be committed now."""
         if not self.isr.has_min_isr:
             raise NotEnoughReplicas()
+
+    @property
+    def low_watermark(self) -> int:
+        """The lowest log start offset of the leader and the followers in sync."""
+        return self.isr.low_watermark(self._log.log_start_offset)
 
     def advance(self) -> int:
         """Advance the high watermark to what is committed, and return it."""
@@ -93,9 +99,11 @@ class LeaderReplication:
         records = self._read(
             log, follower.offset, size_max, span.end_offset, whole_first=whole_first
         )
+        has_deleted = follower.log_start_offset != isr.log_start_of(follower.node_id)
         if not isr.fetched(follower, span.end_offset, self._now_ms()):
             raise NotLeaderOrFollower()
         reached = self.advance()
-        if reached != response.high_watermark or follower.node_id not in isr.partition.isr:
+        is_joining = follower.node_id not in isr.partition.isr
+        if reached != response.high_watermark or is_joining or has_deleted:
             self._on_progress()
         return response._replace(records=records, high_watermark=reached)

@@ -108,6 +108,7 @@ class FollowerReplication:
             log.end_offset,
             log.durable_offset,
             self.high_watermark,
+            log.log_start_offset,
         )
         return ReplicaFetch(self.leader_epoch, log.leader_epochs.latest, follower)
 

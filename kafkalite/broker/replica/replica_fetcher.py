@@ -281,7 +281,7 @@ class ReplicaFetcher:
                 "current_leader_epoch": fetch.leader_epoch,
                 "fetch_offset": fetch.follower.offset,
                 "last_fetched_epoch": fetch.last_fetched_epoch,
-                "log_start_offset": partition.log.log_start_offset,
+                "log_start_offset": fetch.follower.log_start_offset,
                 "partition_max_bytes": settings.partition_max_bytes,
                 "high_watermark": fetch.follower.high_watermark,
                 "durable_offset": fetch.follower.durable_offset,

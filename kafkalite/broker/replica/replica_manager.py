@@ -385,8 +385,11 @@ class ReplicaManager:
         self._dirty[partition] = None
         return appended
 
-    def delete_records(self, client: ClientContext, topic: str, index: int, offset: int) -> int:
-        """Advance the log start offset to `offset` (-1: the high watermark) and return it."""
+    def delete_records(
+        self, client: ClientContext, topic: str, index: int, offset: int
+    ) -> Partition:
+        """Advance the log start offset to `offset` (-1: the high watermark); return the partition,
+        whose followers do the same."""
         client.must(DELETE, TOPIC, topic)
         if topic in INTERNAL_TOPICS:
             raise InvalidTopicException()
@@ -399,9 +402,9 @@ class ReplicaManager:
             offset = partition.high_watermark
         if not 0 <= offset <= partition.high_watermark:
             raise OffsetOutOfRange()
-        low_watermark = partition.log.delete_records(offset)
+        partition.log.delete_records(offset)
         self._dirty[partition] = None
-        return low_watermark
+        return partition
 
     def log_was_trimmed(self, log: Log) -> None:
         """Check the requests that wait for a partition whose oldest segments were deleted."""
