@@ -24,7 +24,7 @@ LEAVE_MS_MAX = 15_000
 class Shutdown:
     """The end of a worker's process; see the module."""
 
-    def __init__(self, controller: RemoteController, stop: Callable[[], object]) -> None:
+    def __init__(self, controller: RemoteController, stop: Callable[[], None]) -> None:
         self._controller = controller
         self._stop = stop
         self._has_begun = False

@@ -43,7 +43,10 @@ class ReassignmentsNode(HandlerNode, Protocol):
     """The components that reassignment requests use."""
 
     logs: LogManager
-    local_controller: LocalController
+
+    @property
+    def local_controller(self) -> LocalController:
+        """The controller, at its node only."""
 
     def partition_rules(self, topic: TopicImage) -> PartitionRules:
         """Return the settings of a topic that decisions about its partitions depend on."""
