@@ -162,10 +162,14 @@ class Supervisor:
             lambda: self._send(bus.DEMAND_SERVICE(key=CLEANER.key)),
         )
         controller.on_change(self._changed)
-        self._control_socket.setblocking(False)
-        reactor.watch(self._control_socket.fileno(), self._read_launcher)
-        reactor.call_later(EVACUATION_MS, self._evacuate_periodically)
         self._heartbeat_ms = spec.settings[BROKER_HEARTBEAT_INTERVAL_MS]
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin to read the launcher's messages, and send it the first ones."""
+        self._control_socket.setblocking(False)
+        self._reactor.watch(self._control_socket.fileno(), self._read_launcher)
+        self._reactor.call_later(EVACUATION_MS, self._evacuate_periodically)
         # Before any other message: a heartbeat is not sent while an earlier message is unread, and
         # a process that is stopped before its second heartbeat would not be watched.
         self._heartbeat()
