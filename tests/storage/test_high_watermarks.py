@@ -105,6 +105,14 @@ def test_truncation_lowers_the_entry_on_the_disk_first(nodes: Nodes) -> None:
     assert written(nodes) == {T: 2}
 
 
+def test_truncation_of_unflushed_records_leaves_an_entry_below_it(nodes: Nodes) -> None:
+    log = replica(nodes, 3)
+    tick(nodes)
+    log.flush_state.durable_offset = 0
+    log.truncate_to(4)
+    assert written(nodes) == {T: 3}
+
+
 def test_truncation_is_refused_if_the_entry_cannot_be_lowered(nodes: Nodes) -> None:
     log = replica(nodes, 4)
     tick(nodes)

@@ -27,13 +27,10 @@ from kafkalite.storage.log.replicated_append import InvalidReplicatedBatch
 from tests.simulation.crash import Crash, RecordingDisk
 from tests.simulation.disk import FaultyDisk, QuickDisk
 from tests.storage.factories import (
-    TOPIC_ID,
     batch,
     close,
-    manager,
     open_log,
     produced,
-    settings,
     values_of,
 )
 from tests.storage.replicated import (
@@ -185,26 +182,6 @@ def test_state_after_a_truncation_is_that_of_the_batches_left(tmp_path: Path) ->
         for each in (log, built):
             each.release()
             shutil.rmtree(each.directory)
-
-
-def test_recovery_point_is_checkpointed_before_records_are_removed(tmp_path: Path) -> None:
-    logs = manager(tmp_path)
-    log = logs.create("t", TOPIC_ID, 0, settings(VALUES))
-    for number in range(9):
-        log.append(batch(b"%d" % number), 0)
-    log.flush()
-    logs.checkpoint()
-    log.append(batch(b"9"), 0)
-    log.flush()
-    logs._housekeeping._set_point(log)
-    late = logs._points.begin_write()
-    assert late is not None
-    log.truncate_to(4)
-    late.run(QuickDisk())
-    logs._points.written(late)
-    assert late.is_superseded
-    for name in (layout.RECOVERY_CHECKPOINT, layout.RECOVERY_CHECKPOINT + ".previous"):
-        assert '"t-0":[4,0' in (tmp_path / name).read_text()
 
 
 def test_truncation_revokes_segment_grants(tmp_path: Path) -> None:

@@ -339,7 +339,7 @@ class Log:
         if gap:
             # Recovery takes a gap for lost records, unless the checkpoint allows it.
             self.gaps_to = gap + GAP_RESERVE
-            self._checkpoint(self.topic, self.partition)
+            self._checkpoint(self.topic, self.partition, self.end_offset)
         first = 0
         while first < len(positions):
             count = self._write_run(view, positions, first)
@@ -594,7 +594,7 @@ class Log:
             self.cleaner_offset = min(self.cleaner_offset, cut.end_offset)
         before, self.log_start_offset = self.log_start_offset, log_start_offset
         try:
-            self._checkpoint(self.topic, self.partition)
+            self._checkpoint(self.topic, self.partition, cut.end_offset)
         except KafkaStorageError:
             self.log_start_offset = before
             raise

@@ -5,10 +5,11 @@
     [segment 0   ][segm][new]         the segment that was cut is closed, appends go to a new one
 
 A follower truncates its log where it differs from its leader's.  Before any file changes, Log has
-lowered the durable offset, and the checkpoint with the lower recovery point is written.  Then:
+lowered the durable offset, and no checkpoint that a start may read has a greater recovery point:
+it is written if one has (CheckpointVersions in recovery_points.py).  Then:
 
 1. later segments are renamed, the last one first, so that the log has no hole at any time
-2. the directory is flushed: no later segment can come back
+2. the directory is flushed, if a name was removed: no later segment can come back
 3. the segment is cut, closed and flushed, with its indexes: no record above the cut can come back
 4. producer state is loaded from the newest snapshot and the batches after it
 5. the leader epochs are written, and the new segment is created
@@ -16,8 +17,6 @@ lowered the durable offset, and the checkpoint with the lower recovery point is 
 A crash in between leaves the log as it was, up to some batch at or after the cut.  The bytes at a
 position of a segment file never change, even so: a reader of a slice or a segment grant gets the
 records that it was given, or too few bytes.
-
-Nothing in the broker calls this yet: a log has one replica, which is never truncated.
 
 Left out: the checkpoint, the flushes and the replay are synchronous, on the event loop: 0.4 to
 0.8 s for a segment of 1 GiB, and 8 ms for each of 1,000 small logs (docs/design/durability.md).
@@ -112,7 +111,7 @@ class LogTruncation:
             if not self._producers.load_snapshot(cut.end_offset):
                 self._producers.clear()
             self._producers.verifications.entries.clear()
-        self._begin(cut.end_offset)
+        self._begin(cut.end_offset, is_only=not kept)
         return removed
 
     def _run_whole(self, offset: int, *, has_gaps: bool) -> RemovedFiles:
@@ -123,7 +122,7 @@ class LogTruncation:
         removed = self._remove_from(0, -1, has_gaps=has_gaps)
         self._truncate_epochs(-1)
         self._producers.clear()
-        self._begin(offset)
+        self._begin(offset, is_only=True)
         return removed
 
     def _truncate_epochs(self, end_offset: int) -> None:
@@ -136,18 +135,22 @@ class LogTruncation:
     def _remove_from(self, kept: int, end_offset: int, *, has_gaps: bool) -> RemovedFiles:
         """Set the segments behind the first `kept` aside, and delete snapshots of a later state."""
         directory = self._segments.directory
-        handover = directory / layout.HANDOVER
-        if handover.exists():
-            self._disk.unlink(handover)  # its recovery point is that of the log before
+        # The recovery point of a handover file is that of the log before.
+        stale = [path for path in [directory / layout.HANDOVER] if path.exists()]
+        stale += [
+            self._producers.snapshot_path(offset)
+            for offset in self._producers.snapshots()
+            if offset > end_offset
+        ]
         removed = RemovedFiles([], [])
         for segment in reversed(self._segments.remove_last(len(self._segments) - kept)):
             self._set_aside(segment, removed)
             if has_gaps:
                 sync_directory(self._disk, directory)
-        for offset in self._producers.snapshots():
-            if offset > end_offset:
-                self._disk.unlink(self._producers.snapshot_path(offset))
-        sync_directory(self._disk, directory)
+        for path in stale:
+            self._disk.unlink(path)
+        if stale or removed.granted or removed.others:
+            sync_directory(self._disk, directory)
         return removed
 
     def _set_aside(self, segment: LogSegment, removed: RemovedFiles) -> None:
@@ -155,11 +158,15 @@ class LogTruncation:
         paths = segment.mark_deleted()
         (removed.granted if is_granted else removed.others).extend(paths)
 
-    def _begin(self, offset: int) -> None:
-        """Create the segment for the next append; the state before it is written first."""
+    def _begin(self, offset: int, *, is_only: bool) -> None:
+        """Create the segment for the next append; the state before it is written first.
+
+        Without its name a log that has other segments ends there, too, so the next flush writes it.
+        """
         directory = self._segments.directory
         if self._epochs.unsaved:
             self._epochs.save(self._disk, directory / layout.LEADER_EPOCHS)
         self._producers.take_snapshot(offset)
         self._segments.roll(offset)
-        sync_directory(self._disk, directory)
+        if is_only:
+            sync_directory(self._disk, directory)

@@ -164,10 +164,11 @@ class Housekeeping:
             self._points.written(write)
 
     def checkpoint_lowered(self, lowered: Log) -> None:
-        """Write the lower point of a log that is about to be truncated, synchronously; raise
-        KafkaStorageError or DiskFailed if it could not be written."""
+        """Write the lower point of a log that is about to be truncated, synchronously, unless the
+        checkpoint has none that is greater; raise KafkaStorageError or DiskFailed if it could not
+        be written."""
         self._set_point(lowered)
-        self._points.write_lowered()
+        self._points.write_lowered(lowered.directory.name)
 
     def _begin_checkpoint(self, flusher: Flusher | None) -> None:
         """Begin a checkpoint: a step per tick, written off the event loop if there is a flusher."""

@@ -557,13 +557,13 @@ class LogManager:
         """Write the durable offset and start offset of each log."""
         self._housekeeping.checkpoint()
 
-    def _checkpoint_lowered(self, topic: str, partition: int) -> None:
+    def _checkpoint_lowered(self, topic: str, partition: int, end_offset: int) -> None:
         found_key = (topic, partition)
         found = self._logs[found_key]
         if found.cleaner_offset >= 0:
             self._cleaner_checkpoint.set(topic, partition, found.cleaner_offset)
             self._cleaner_checkpoint.write(self.flusher)
-        self.high_watermarks.lower(found_key, found.flush_state.durable_offset)
+        self.high_watermarks.lower(found_key, end_offset)
         self._housekeeping.checkpoint_lowered(found)
 
     # -- shutdown ----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ This holds for the one log of a partition.  The replicas of a partition with sev
 their own, which are marked in the checkpoint: they never count for the log of another node.
 
 Only a truncation lowers a durable offset (log_truncation.py), and has the checkpoint written at
-once.
+once, unless no version of it that a start may read has a greater one.
 
 A clean-shutdown file is used once: it is removed before the first log is opened.
 
@@ -84,6 +84,8 @@ class RecoveryPoints:
         self._pending: set[str] = set()
         self._is_all_known = False
         self._write_order = WriteOrder()
+        _, previous = _read_points(checkpoint.previous(self._path))
+        self._versions = CheckpointVersions(dict(self._points), previous)
         self._written: tuple[bool, dict[str, Point]] | None = None
         if self._same_boot and self._path.exists():
             self._written = True, dict(self._points)
@@ -236,18 +238,21 @@ class RecoveryPoints:
         if self._written == (of_this_boot, self._points):
             self._remove_handover_files(handover_files)
             return None
-        return CheckpointWrite(
+        write = CheckpointWrite(
             self._path, dict(self._points), handover_files, self._write_order,
             of_this_boot=of_this_boot,
         )  # fmt: skip
+        self._versions.begun(write)
+        return write
 
-    def write_lowered(self) -> None:
-        """Write the checkpoint synchronously because a point was lowered, twice, so that its
-        previous version has the lower point too.
+    def write_lowered(self, name: str) -> None:
+        """Write the checkpoint synchronously because the point of a log was lowered, or allows
+        more gaps: twice, so that its previous version has that point too.  Versions that a start
+        may read, and whose point is not greater, need no write.
 
         Raises KafkaStorageError if it could not be written, or DiskFailed.
         """
-        for _ in range(2):
+        for _ in range(self._versions.writes_needed(name, self._points[name])):
             self._written = None
             write = self.begin_write()
             assert write is not None, "the points differ from nothing"
@@ -262,6 +267,7 @@ class RecoveryPoints:
 
     def written(self, write: CheckpointWrite) -> None:
         """Take the result of a write, which may have failed for lack of space."""
+        is_latest = self._versions.ended(write)
         if write.is_superseded:
             self._handover_files |= write.handover_files
             return
@@ -272,7 +278,8 @@ class RecoveryPoints:
             )  # fmt: skip
             self._handover_files |= write.handover_files
             return
-        self._written = write.of_this_boot, write.points
+        if is_latest:
+            self._written = write.of_this_boot, write.points
         self._remove_handover_files(write.handover_files)
 
     def _remove_handover_files(self, names: set[str]) -> None:
@@ -304,6 +311,55 @@ class WriteOrder:
         """Number of the last write that ran."""
 
 
+class CheckpointVersions:
+    """The points in all versions of the checkpoint that a start may read: the file, its previous
+    version, and writes whose end is not known.  Points are None if a write failed half-way."""
+
+    def __init__(self, current: dict[str, Point], previous: dict[str, Point]) -> None:
+        self._current: dict[str, Point] | None = current
+        self._previous: dict[str, Point] | None = previous
+        self._current_number = self._previous_number = 0
+        self._in_flight: dict[int, CheckpointWrite] = {}
+
+    def begun(self, write: CheckpointWrite) -> None:
+        """Note that a write may run from now on."""
+        self._in_flight[write.number] = write
+
+    def ended(self, write: CheckpointWrite) -> bool:
+        """Note that a write has ended; return whether none that was begun later has run."""
+        del self._in_flight[write.number]
+        if write.is_superseded:
+            return False
+        if write.refused is not None:
+            self._current = self._previous = None
+            self._current_number = max(self._current_number, write.number)
+            return False
+        if write.number > self._current_number:
+            self._previous, self._previous_number = self._current, self._current_number
+            self._current, self._current_number = write.points, write.number
+            return True
+        if write.number > self._previous_number:
+            self._previous, self._previous_number = write.points, write.number
+        return False
+
+    def writes_needed(self, name: str, point: Point) -> int:
+        """Return how many writes leave no version that a truncated log would not agree with."""
+        latest = [self._current, *(write.points for write in self._in_flight.values())]
+        if not all(_is_covered(points, name, point) for points in latest):
+            return 2
+        return 0 if _is_covered(self._previous, name, point) else 1
+
+
+def _is_covered(points: dict[str, Point] | None, name: str, point: Point) -> bool:
+    """Return whether offsets in a version are at most those of the point, and gaps as far."""
+    if points is None:
+        return False
+    known = points.get(name)
+    if known is None:
+        return not _gaps_to(point)
+    return known[0] <= point[0] and known[1] <= point[1] and _gaps_to(known) >= _gaps_to(point)
+
+
 class CheckpointWrite:
     """A write of the checkpoint, on any thread (flusher.Flushable)."""
 
@@ -329,15 +385,15 @@ class CheckpointWrite:
         """True if a later write ran before this one, which then wrote nothing."""
         self._order = order
         order.begun += 1
-        self._number = order.begun
+        self.number = order.begun
 
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
         """Write the checkpoint; on a full disk a later one may succeed."""
         with self._order.lock:
-            if self._number < self._order.written:
+            if self.number < self._order.written:
                 self.is_superseded = True
                 return
-            self._order.written = self._number
+            self._order.written = self.number
             self._run(disk)
 
     def _run(self, disk: Disk) -> None:

@@ -11,11 +11,12 @@ from kafkalite.storage.files.deferred_delete import DeferredDeletes
 from kafkalite.storage.files.disk import Disk, FreeSpace
 from kafkalite.storage.files.open_segments import OpenSegments
 
-Checkpoint = Callable[[str, int], None]
-"""Called with a topic and partition; raises KafkaStorageError if the checkpoint is not written."""
+Checkpoint = Callable[[str, int, int], None]
+"""Called with a topic, a partition and the end of its log after a truncation; raises
+KafkaStorageError if the checkpoint is not written."""
 
 
-def _no_checkpoint(topic: str, partition: int) -> None:
+def _no_checkpoint(topic: str, partition: int, end_offset: int) -> None:
     """Do nothing, for a log that is opened without a LogManager."""
 
 
