@@ -248,7 +248,7 @@ def test_added_partitions_have_the_factor_of_the_topic():
 def test_added_partitions_that_lack_nodes_are_refused():
     controller = cluster_of(workers=2)
     create(controller, NewTopic("a", 1, 2))
-    do(controller, controller.set_draining(2, True))
+    controller.replay(node_record(controller.image.nodes[2]._replace(draining=True)))
     answer = grow(controller, PartitionGrowth("a", 2))["a"]
     assert isinstance(answer, errors.InvalidReplicationFactor)
 

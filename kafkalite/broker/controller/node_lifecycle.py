@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kafkalite.broker")
 
+RETRY_MS = 500
+"""Delay before a decision is made again that could not be written."""
+
 RECOVERY_WAIT_MS = 30_000
 """Time for which partitions wait for the ends of logs, after another boot of the host."""
 
@@ -201,16 +204,21 @@ class NodeLifecycle:
                 queue.popleft()
                 response = None
                 continue
-            self._controller.decide(decision).then(
-                lambda value, error: self._decided(node_id, value, error)
-            )
+            self._decide(node_id, decision)
             return
         del self._queues[node_id]
 
-    def _decided(self, node_id: int, response: Any, error: KafkaError | None) -> None:
-        if error is None:
-            self._continue(node_id, response)
-            return
-        # The journal has failed: the process ends, and the next one does this again.
-        log.error("Change of a node could not be written. node=%d error=%r", node_id, str(error))
-        del self._queues[node_id]
+    def _decide(self, node_id: int, decision: Decision) -> None:
+        """Make a decision; repeat it later if it could not be written, as on a full disk."""
+
+        def decided(response: Any, error: KafkaError | None) -> None:
+            if error is None:
+                self._continue(node_id, response)
+                return
+            log.error(
+                "Change of a node could not be written; retrying. node=%d retry_ms=%d error=%r",
+                node_id, RETRY_MS, str(error),
+            )  # fmt: skip
+            self._controller.call_later(RETRY_MS, lambda: self._decide(node_id, decision))
+
+        self._controller.decide(decision).then(decided)

@@ -89,13 +89,13 @@ class FetchSession:
 
     def change(self, topics: list[Any], forgotten_topics: list[Any]) -> None:
         """Apply the changed and forgotten partitions of a request."""
-        for topic, partitions in topics:
-            for partition in partitions:
-                self.wanted[topic, partition[0]] = partition
         for topic, indexes in forgotten_topics:
             for index in indexes:
                 self.wanted.pop((topic, index), None)
                 self.sent_offsets.pop((topic, index), None)
+        for topic, partitions in topics:
+            for partition in partitions:
+                self.wanted[topic, partition[0]] = partition
 
     def must_include(
         self, topic: str | bytes, result: PartitionFetchResult, everything: bool

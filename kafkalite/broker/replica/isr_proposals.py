@@ -17,22 +17,40 @@ from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kafkalite.broker.replica.isr import LogEnds
-from kafkalite.coordination.replication.alter_partition import PartitionProposal
-from kafkalite.errors import IneligibleReplica, KafkaError, OperationNotAttempted, RequestTimedOut
+from kafkalite.coordination.replication.alter_partition import AlteredPartition, PartitionProposal
+from kafkalite.errors import (
+    FencedLeaderEpoch,
+    InvalidUpdateVersion,
+    KafkaError,
+    NewLeaderElected,
+    NotController,
+    RequestTimedOut,
+    StaleBrokerEpoch,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
 
 if TYPE_CHECKING:
     from kafkalite.broker.future import Future
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.broker.replica.replica_manager import ReplicaManager
     from kafkalite.broker.scheduler import Scheduler
-    from kafkalite.coordination.replication.alter_partition import AlteredPartition, IsrProposal
+    from kafkalite.coordination.replication.alter_partition import IsrProposal
 
 log = logging.getLogger("kafkalite.broker")
 
 CHECKED_PER_TICK = 500
 """Maximum number of partitions whose followers are checked for their lag in one tick."""
 
-NOT_APPLIED = (IneligibleReplica, OperationNotAttempted)
+UNDECIDED = (
+    FencedLeaderEpoch, InvalidUpdateVersion, NewLeaderElected, NotController, StaleBrokerEpoch,
+    UnknownTopicId, UnknownTopicOrPartition,
+)  # fmt: skip
+"""Errors after which the image of this node is older than the controller's: it ends the proposal.
+After any other one it was certainly not applied."""
+
+REFUSED_PAUSE_MS = 200
+"""Delay before a partition whose proposal was refused proposes again."""
 
 
 class IsrController(Protocol):
@@ -76,6 +94,7 @@ class IsrProposals:
         self._now_ms = now_ms
         self._check_ms = check_ms
         self._unsent: dict[Partition, SizedProposal] = {}
+        self._paused: set[Partition] = set()
         self._is_in_flight = False
         self.shrinks = self.expands = self.failures = 0
         """Numbers of proposals that the controller has applied, by kind, and of refused ones."""
@@ -90,7 +109,7 @@ class IsrProposals:
         if replication is None or partition.error is not None:
             return
         isr, found = replication.isr, partition.log
-        if isr.pending is not None:
+        if isr.pending is not None or partition in self._paused:
             return
         proposal = isr.propose(LogEnds(found.end_offset, found.durable_offset), self._now_ms())
         if proposal is not None:
@@ -156,9 +175,11 @@ class IsrProposals:
             for partition, proposed in sent:
                 self._queue(partition, proposed)
         else:
-            # Another process of this node is registered: it no longer leads.
+            assert error is not None
             log.warning("Changes of in-sync replicas were refused. error=%r", str(error))
-            self.failures += len(sent)
+            for partition, proposed in sent:
+                if _is_pending(partition, proposed.proposal):
+                    self._apply(partition, AlteredPartition(error, -1))
         if self._unsent:
             self._scheduler.call_later(0, self._send)
 
@@ -169,16 +190,24 @@ class IsrProposals:
         if outcome.error is None:
             if outcome.partition_epoch == isr.partition.partition_epoch:
                 isr.decided(isr.partition)  # there was nothing to change
-        elif isinstance(outcome.error, NOT_APPLIED):
-            isr.refused()
-            self.failures += 1
         else:
-            # The image of this node is older than the decision; the newer one ends the proposal.
             self.failures += 1
+            if not isinstance(outcome.error, UNDECIDED):
+                isr.refused()
+                self._pause(partition)
         if partition.error is None:
             self._replicas.mark_dirty(partition)
-        # After any other error the newer image ends the proposal.
-        self._replicas.mark_dirty(partition)
+
+    def _pause(self, partition: Partition) -> None:
+        """Propose nothing for a partition until REFUSED_PAUSE_MS have passed."""
+
+        def resume() -> None:
+            self._paused.discard(partition)
+            if partition.error is None:
+                self._replicas.mark_dirty(partition)
+
+        self._paused.add(partition)
+        self._scheduler.call_later(REFUSED_PAUSE_MS, resume)
 
 
 def _is_pending(partition: Partition, proposal: IsrProposal) -> bool:

@@ -107,6 +107,8 @@ class Reconciler:
         self._step_tick = -1
         self._step_end_ns = 0
         """Deadline of the steps of the tick `_step_tick`, which share STEP_MS."""
+        self._unassigned: dict[bytes, dict[int, Log]] = {}
+        """Open logs of replicated partitions that are neither led nor followed yet."""
         self._not_created: set[bytes] = set()
         self.awaited: dict[tuple[bytes, int], AwaitedPartition] = {}
         self._is_checking = False
@@ -203,6 +205,7 @@ class Reconciler:
         """Change the role of a replicated partition; return it if its log must be opened first."""
         if self._metadata.node_id not in topic.partitions[index].replicas:
             removed = self._roles.release(topic.topic_id, index)
+            removed = removed or self._unassigned.get(topic.topic_id, {}).pop(index, None)
             if removed is not None:
                 self._enqueue([removed])
             return ()
@@ -305,6 +308,7 @@ class Reconciler:
         process is registered."""
         if found is not None:
             found.committed_limit = lambda: found.high_watermark_at_start
+            self._unassigned.setdefault(topic.topic_id, {})[index] = found
         self._replicas.take_offline(topic.name, topic.topic_id, index, NotLeaderOrFollower())
 
     def _assign(self, topic: TopicImage, index: int, settings: Settings) -> None:
@@ -319,6 +323,8 @@ class Reconciler:
         if found.config.settings is not settings:
             found.reconfigure(settings)
             self._roles.reconfigure(topic.topic_id, index, settings)
+        if self._roles.is_registered:
+            self._unassigned.get(topic.topic_id, {}).pop(index, None)
         self._roles.assign(topic, index, found, settings)
 
     def _replica_log(self, topic: TopicImage, index: int, settings: Settings) -> Log:
@@ -412,7 +418,9 @@ class Reconciler:
         for found in waiting:
             self._renewals.remove(found, topic_id)
         followed = self._roles.delete_topic(topic_id)
-        self._enqueue([*(partition.log for partition in partitions), *waiting, *followed])
+        unassigned = self._unassigned.pop(topic_id, {}).values()
+        led = (partition.log for partition in partitions)
+        self._enqueue([*led, *waiting, *followed, *unassigned])
         self._replicas.remove_offline(topic_id)
 
     # -- partition transfers -----------------------------------------------------------------

@@ -421,6 +421,7 @@ class ReplicaFetcher:
 
         def retry() -> None:
             del self._waiting[key]
+            self._forgotten.pop(key, None)  # no request was sent since
             self._changed[key] = None
             self._send_now()
 

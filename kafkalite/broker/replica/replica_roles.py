@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from kafkalite.coordination.replication.registration import RegisteredLog
+from kafkalite.coordination.replication.registration import NO_LOG, RegisteredLog
 from kafkalite.errors import NotLeaderOrFollower
 
 if TYPE_CHECKING:
@@ -49,8 +49,15 @@ class ReplicaRoles:
         return self._node_epoch() is not None
 
     def log_ends(self) -> list[RegisteredLog]:
-        """Return the ends of the logs of replicated partitions that are here."""
-        return [RegisteredLog(*end) for end in self._logs.log_ends()]
+        """Return the ends of the logs of replicated partitions of this node, missing ones too."""
+        ends = [RegisteredLog(*end) for end in self._logs.log_ends()]
+        known = {(end.topic_id, end.partition) for end in ends}
+        ends += [
+            RegisteredLog(topic.topic_id, index, -1, NO_LOG)
+            for topic, index, partition in self._metadata.image.replicas_on(self._metadata.node_id)
+            if not partition.is_alone and (topic.topic_id, index) not in known
+        ]
+        return ends
 
     def high_watermarks(self) -> dict[tuple[str, int], int]:
         """Return the high watermarks of the replicated partitions that are led or followed."""

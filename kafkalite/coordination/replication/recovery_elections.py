@@ -54,8 +54,7 @@ class RecoveryElections:
 
     def add(self, node_id: int, logs: Sequence[RegisteredLog]) -> None:
         """Note the ends of a node's logs."""
-        whole = {(each.topic_id, each.partition): each for each in logs if not each.is_damaged}
-        damaged = {(each.topic_id, each.partition) for each in logs if each.is_damaged}
+        known = {(each.topic_id, each.partition): each for each in logs}
         unchecked: deque[PartitionId] = deque()
         self._unchecked[node_id] = unchecked
         for topic, index, partition in self._image.replicas_on(node_id):
@@ -64,10 +63,11 @@ class RecoveryElections:
                 self._empty.pop(key, None)
                 continue
             unchecked.append(key)
-            found = whole.get(key)
-            if key not in damaged and (found is None or not found.end_offset):
+            found = known.get(key)
+            if found is None or found.is_empty:
                 self._empty.setdefault(key, {})[node_id] = partition.leader_epoch
-            if found is not None and _is_waiting(partition):
+            is_whole = found is not None and not found.is_damaged and found.end_offset >= 0
+            if found is not None and is_whole and _is_waiting(partition):
                 self._ends.setdefault(key, {})[node_id] = found.end_on(node_id)
 
     def forget(self, node_id: int) -> None:

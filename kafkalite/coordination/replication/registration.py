@@ -32,6 +32,9 @@ from kafkalite.coordination.replication.recovery_election import ReplicaLogEnd
 
 PartitionId = tuple[bytes, int]
 
+NO_LOG = -1
+"""The end offset of a log that is missing."""
+
 
 class RegisteredLog(NamedTuple):
     """The end of a log of a node, as its process has found it."""
@@ -40,8 +43,14 @@ class RegisteredLog(NamedTuple):
     partition: int
     last_epoch: int
     end_offset: int
+    """NO_LOG if the node is to have a log of the partition and has none."""
     is_damaged: bool = False
     """True if it may have lost records that were written in this boot of the host."""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if there is no record, and not because of damage."""
+        return self.end_offset in (NO_LOG, 0) and not self.is_damaged
 
     def end_on(self, node_id: int) -> ReplicaLogEnd:
         """Return it as the end of a replica's log."""
@@ -101,12 +110,17 @@ def register(image: ClusterImage, node_id: int, incarnation: int) -> DecisionRes
 def lost_replicas(
     image: ClusterImage, node_id: int, logs: Sequence[RegisteredLog]
 ) -> set[PartitionId]:
-    """Return the partitions of which a node has lost its replica."""
-    whole = {(each.topic_id, each.partition) for each in logs if not each.is_damaged}
+    """Return the partitions of which a node has lost its replica: those that its process knew when
+    it reported its logs, and not partitions that were created since."""
+    lost = {
+        (each.topic_id, each.partition)
+        for each in logs
+        if each.is_damaged or each.end_offset == NO_LOG
+    }
     return {
         (topic.topic_id, index)
         for topic, index, partition in image.replicas_on(node_id)
-        if len(partition.replicas) > 1 and (topic.topic_id, index) not in whole
+        if len(partition.replicas) > 1 and (topic.topic_id, index) in lost
     }
 
 

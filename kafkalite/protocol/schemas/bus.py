@@ -181,7 +181,7 @@ REGISTER_NODE = MESSAGES.declare(
 )  # fmt: skip
 
 REPLICAS_FAILED = MESSAGES.declare(
-    39, "ReplicasFailed", "0",
+    42, "ReplicasFailed", "0",
     # Partitions whose log at the worker has failed: others lead them, and it is not in sync.
     Struct(
         node_epoch=Int64(), partitions=Array(Struct(topic_id=Uuid(), partition=Int32()))
