@@ -77,7 +77,6 @@ SHAPES = ["elsewhere"] if ELSEWHERE else ["one_process", "workers"]
 WORKERS = {"one_process": 0, "workers": 3, "replicated": 3}
 REPLICAS = {"elsewhere": 1, "one_process": 1, "workers": 1, "replicated": 3}
 REPLICATED = {
-    "a_clean_restart_under_load_loses_and_doubles_nothing",
     "a_group_goes_on_where_it_was_before_a_restart",
     "a_killed_broker_under_load_loses_and_doubles_nothing",
     "a_reader_at_the_end_gets_what_comes_next",
