@@ -276,7 +276,9 @@ class ReplicationSimulation:
         node.stop()
         node.replicas.clear()
         self._register(node)
-        while self.commit(leadership.remove_after_loss(self.image, node.node_id, self.rules_of, 1)):
+        while self.commit(leadership.remove_after_loss(
+            self.image, node.node_id, self.rules_of, count_max=1
+        )):
             pass
 
     def flush(self) -> None:

@@ -6,7 +6,8 @@ Fetch   v4–v18   v7 adds sessions (KIP-227), v9 leader epochs (KIP-320), v12 d
 
 A follower fetches through the peer listener; a client that claims to be one is refused.
 
-Left out: a preferred read replica (KIP-392).
+Left out: a preferred read replica (KIP-392); reads of a debugging consumer (`replica_id` -2) at a
+follower, so that kafka-replica-verification.sh reports the whole log as lag.
 """
 
 from __future__ import annotations
