@@ -1,4 +1,7 @@
-"""DelayedDeleteRecords: a DeleteRecords that waits until the in-sync replicas have deleted, too."""
+"""DelayedDeleteRecords: a DeleteRecords that waits until the in-sync replicas have deleted, too.
+
+Left out: replicas that are not in sync; Kafka waits for all that are alive.
+"""
 
 from __future__ import annotations
 
