@@ -100,6 +100,7 @@ class Running:
         self.node.replication.close()
         self.reactor.close()
         for found in self.logs.logs.values():
+            found._truncating = None  # the thread that truncates it ends with the process
             found.release()
 
 

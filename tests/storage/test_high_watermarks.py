@@ -113,6 +113,18 @@ def test_truncation_of_unflushed_records_leaves_an_entry_below_it(nodes: Nodes) 
     assert written(nodes) == {T: 3}
 
 
+def test_entry_is_not_raised_before_a_log_was_restarted_at_a_greater_offset(nodes: Nodes) -> None:
+    log = replica(nodes, 3)
+    tick(nodes)
+    log.truncation_begin(100, is_whole_log=True)
+    nodes[1].high_watermarks.source = lambda: {T: 100}
+    tick(nodes)
+    assert written(nodes) == {T: 3}
+    log.finish_truncation()
+    tick(nodes)
+    assert written(nodes) == {T: 100}
+
+
 def test_truncation_is_refused_if_the_entry_cannot_be_lowered(nodes: Nodes) -> None:
     log = replica(nodes, 4)
     tick(nodes)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kafkalite.coordination.partition_image import PartitionImage
     from kafkalite.storage.files.flusher import Flusher
     from kafkalite.storage.log.log import Log
+    from kafkalite.storage.log.log_truncation import TruncationJob
     from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")
@@ -46,6 +47,7 @@ class FollowedPartitions:
         self.on_count: Callable[[int], object] = lambda count: None
         """Called with the number of followed partitions when it changes."""
         self._count = 0
+        self._flusher = flusher
         self._partitions: dict[bytes, dict[int, FollowedPartition]] = {}
         self._fetchers: dict[int, ReplicaFetcher] = {}
         self._dirty: dict[FollowedPartition, None] = {}
@@ -104,6 +106,10 @@ class FollowedPartitions:
             self._add_to_count(1)
         node = FollowerNode(self._node_id, node_epoch)
         partition = FollowedPartition(found, image, settings, node, high_watermark)
+        partition.replication.truncate_to = lambda offset: self._truncate(found, offset)
+        partition.replication.restart_at = lambda offset: self._truncate(
+            found, offset, is_whole_log=True
+        )
         self._partitions.setdefault(found.topic_id, {})[found.partition] = partition
         self._flushes.reconfigure(partition, settings)
         self._dirty[partition] = None
@@ -154,6 +160,29 @@ class FollowedPartitions:
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()
+
+    # -- truncations -------------------------------------------------------------------------
+
+    def _truncate(self, found: Log, offset: int, *, is_whole_log: bool = False) -> None:
+        """Truncate a log on a thread; its partition is not fetched until the end.
+
+        An election, a deletion or a shutdown meanwhile does not wait for the end to be collected:
+        the log then finishes the truncation itself.
+        """
+        job = found.truncation_begin(offset, is_whole_log=is_whole_log)
+        if job is not None:
+            job.done = lambda job: self._truncated(found, job)
+            self._flusher.submit([job])
+
+    def _truncated(self, found: Log, job: TruncationJob) -> None:
+        found.truncation_end(job)
+        partition = self.of_topic(found.topic_id).get(found.partition)
+        if partition is None or partition.log is not found:
+            return
+        self._mark_dirty(partition)
+        fetcher = self._fetchers.get(partition.leader)
+        if fetcher is not None:
+            fetcher.resume(partition)
 
     # -- the end of the tick -----------------------------------------------------------------
 

@@ -13,6 +13,7 @@ Left out: reset of a log that is longer than its leader's after an unclean elect
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from kafkalite.broker.replica.divergence import LogRange, truncation_offset
@@ -81,7 +82,7 @@ class FollowerReplication:
     """The replication of one partition by a follower, in one leader epoch."""
 
     __slots__ = ("_log", "_node_epoch", "_node_id", "high_watermark", "leader_epoch",
-                 "leader_high_watermark")  # fmt: skip
+                 "leader_high_watermark", "restart_at", "truncate_to")  # fmt: skip
 
     def __init__(
         self,
@@ -98,6 +99,9 @@ class FollowerReplication:
         self.high_watermark = high_watermark
         self.leader_high_watermark = high_watermark
         """As of the leader's last response."""
+        # A node begins these, and fetches again at their end (followed_partitions.py).
+        self.truncate_to: Callable[[int], object] = log.truncate_to
+        self.restart_at: Callable[[int], object] = log.truncate_fully_and_start_at
 
     def next_fetch(self) -> ReplicaFetch:
         """Return the fetch to send now."""
@@ -133,7 +137,7 @@ class FollowerReplication:
     def _reset(self, leader: LogRange) -> None:
         """Restart at the leader's log start, if this log ends before it."""
         if leader.start_offset > self._log.end_offset:
-            self._log.truncate_fully_and_start_at(leader.start_offset)
+            self.restart_at(leader.start_offset)
             self.high_watermark = leader.start_offset
 
     def _truncate(self, leader: EpochEnd) -> None:
@@ -144,7 +148,7 @@ class FollowerReplication:
                 f"The leader of epoch {self.leader_epoch} has other records from offset {offset}"
                 f" on, and those below {self.high_watermark} were committed."
             )
-        log.truncate_to(offset)
+        self.truncate_to(offset)
 
     def _append(self, response: ReplicaFetchResponse) -> None:
         log = self._log

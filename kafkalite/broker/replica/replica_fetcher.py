@@ -11,7 +11,8 @@ wait, such as a new partition, is sent in a second request; the leader then answ
 A response concerns the partitions as they were when its request was sent: what a later request has
 changed, such as the leader epoch of a partition, is not applied.
 
-A partition whose fetch failed leaves the session for a time that doubles with each failure.  If the
+A partition whose log is truncated leaves the session until the log is (Log.is_truncating).  One
+whose fetch failed leaves it for a time that doubles with each failure.  If the
 connection is lost the session is begun again, by a full fetch.
 """
 
@@ -171,6 +172,15 @@ class ReplicaFetcher:
         if not self._partitions:
             self.close()
 
+    def resume(self, partition: FollowedPartition) -> None:
+        """Fetch a partition again, after its log was truncated."""
+        key = partition.key
+        is_fetched = self._partitions.get(key) is partition and partition.error is None
+        if is_fetched and key not in self._waiting and not partition.log.is_truncating:
+            self._forgotten.pop(key, None)
+            self._changed[key] = None
+            self._send_now()
+
     def changed(self, partition: FollowedPartition) -> None:
         """Tell the leader that more of a log is flushed, with the next request."""
         if partition.key in self._sent:
@@ -264,6 +274,8 @@ class ReplicaFetcher:
             key = next(iter(self._changed))
             del self._changed[key]
             partition = self._partitions[key]
+            if partition.log.is_truncating:
+                continue
             fetch = partition.replication.next_fetch()
             sent = self._sent.get(key)
             if sent is None or sent.fetch != fetch:
@@ -392,7 +404,10 @@ class ReplicaFetcher:
             )  # fmt: skip
             self._retry_later(partition)
         else:
-            if error_code:  # out of range, and the log could not be reset
+            if partition.log.is_truncating:
+                partition.retry_ms = 0
+                self._forget(partition.key)
+            elif error_code:  # out of range, and the log could not be reset
                 self._retry_later(partition)
             else:
                 partition.retry_ms = 0

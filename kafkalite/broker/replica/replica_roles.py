@@ -144,6 +144,7 @@ class ReplicaRoles:
             self._followed.follow(found, image, settings, node_epoch, high_watermark)
             return
         self._followed.remove(topic.topic_id, index)
+        found.finish_truncation()
         if not image.is_alone:
             self._replicas.add_replicated(found, image, settings, high_watermark)
         else:

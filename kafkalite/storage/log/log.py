@@ -51,7 +51,7 @@ from kafkalite.storage.log import log_truncation, replicated_append
 from kafkalite.storage.log.batch_validator import BatchValidator
 from kafkalite.storage.log.checkpoint_snapshots import CheckpointSnapshots
 from kafkalite.storage.log.log_flushes import LogFlush, LogFlushes
-from kafkalite.storage.log.log_truncation import LogCut, LogTruncation
+from kafkalite.storage.log.log_truncation import LogCut, LogTruncation, TruncationJob
 from kafkalite.storage.log.recovery import Recovery, RecoveryFlush
 from kafkalite.storage.log.replicated_append import (
     GAP_RESERVE,
@@ -154,6 +154,7 @@ class Log:
         self._clock = environment.clock
         self._disk = environment.disk
         self._checkpoint = environment.checkpoint
+        self._truncating: TruncationJob | None = None
         self._truncation = LogTruncation(
             self.segments, self.producers, self.leader_epochs, environment.deferred_deletes,
             environment.disk,
@@ -322,13 +323,12 @@ class Log:
     def append_replicated(self, batches: bytes | bytearray | memoryview) -> ReplicatedAppendResult:
         """Append the batches that the leader sent, as they are; see replicated_append.py.
 
-        Nothing in the broker calls this yet: a partition has one replica, its leader.
-
         Raises:
             InvalidReplicatedBatch: One is invalid; those before it were appended.
             KafkaStorageError: They could not be written; the log end offset tells how far they
                 were.
         """
+        self.finish_truncation()
         if self.failure is not None:
             raise KafkaStorageError(self.failure)
         view = memoryview(batches)
@@ -426,6 +426,7 @@ class Log:
 
     def roll(self) -> None:
         """Close the active segment and begin a new one, unless it is empty."""
+        self.finish_truncation()
         if self.active.size:
             self._roll()
 
@@ -442,13 +443,14 @@ class Log:
     def take_snapshot_if_due(self) -> None:
         """Take a producer snapshot if enough was written since the last one; see
         CheckpointSnapshots."""
-        if self.failure is None:
+        if self.failure is None and not self.is_truncating:
             durable_offset = self.flush_state.durable_offset
             self._snapshots.take_if_due(self.written_size, self.end_offset, durable_offset)
 
     def write_index_page(self) -> None:
         """Write index entries once a page of them has been collected."""
-        self.active.write_index_page()
+        if not self.is_truncating:
+            self.active.write_index_page()
 
     # -- flushing ----------------------------------------------------------------------------
 
@@ -469,7 +471,10 @@ class Log:
         return self.flush_state.in_flight > 0
 
     def flush_begin(self, *, closed_only: bool = False) -> LogFlush | None:
-        """Begin a flush, to be submitted to a Flusher; see LogFlushes.begin."""
+        """Begin a flush, to be submitted to a Flusher; see LogFlushes.begin.  None is begun during
+        a truncation."""
+        if self.is_truncating:
+            return None
         return self._flushes.begin(
             self.end_offset, self.written_size, closed_only=closed_only,
             with_epochs=self.is_replicated,
@@ -483,6 +488,7 @@ class Log:
 
     def flush(self) -> None:
         """Flush synchronously."""
+        self.finish_truncation()
         flush = self.flush_begin()
         if flush is not None:
             flush.run(self._disk)
@@ -514,6 +520,7 @@ class Log:
         Raises KafkaStorageError for a log that is not served, or if files cannot be renamed or
         deleted: the log start offset is advanced all the same.
         """
+        self.finish_truncation()
         if self.failure is not None:
             raise KafkaStorageError(self.failure)
         if not 0 <= before_offset <= self.end_offset:
@@ -534,7 +541,7 @@ class Log:
 
     def retain(self) -> None:
         """Remove the segments that retention no longer keeps, and expire producers."""
-        if self.failure is not None:
+        if self.failure is not None or self.is_truncating:
             return
         now_ms = self._clock.wall_ms()
         self.producers.expire(now_ms)
@@ -571,22 +578,33 @@ class Log:
         Raises KafkaStorageError if the checkpoint could not be written: no record was removed.
         DiskFailed after any later error: the next start recovers the log.
         """
-        if offset < self.segments[0].base_offset:
-            return self.truncate_fully_and_start_at(offset)
-        if offset < self.end_offset:
-            cut = log_truncation.find_cut(self.segments, offset)
-            self._truncate(cut, min(self.log_start_offset, cut.end_offset))
-        else:  # its leader may not know an epoch that this node led without a record
-            self.leader_epochs.truncate_from_end(self.end_offset)
+        self.truncation_begin(offset)
+        self.finish_truncation()
         return self.end_offset
 
     def truncate_fully_and_start_at(self, offset: int) -> int:
         """Remove all records, and begin an empty log at an offset; else as `truncate_to`."""
-        self._truncate(LogCut(0, 0, offset, is_whole_log=True), offset)
-        self.flush_state.durable_offset = offset
+        self.truncation_begin(offset, is_whole_log=True)
+        self.finish_truncation()
         return self.end_offset
 
-    def _truncate(self, cut: LogCut, log_start_offset: int) -> None:
+    def truncation_begin(self, offset: int, *, is_whole_log: bool = False) -> TruncationJob | None:
+        """Begin a truncation; return the job to submit to a Flusher, or None if no record is to be
+        removed.  Until `truncation_end` was called with it the log `is_truncating`.
+
+        Raises KafkaStorageError if the checkpoint could not be written: nothing was begun.
+        """
+        self.finish_truncation()
+        if is_whole_log or offset < self.segments[0].base_offset:
+            return self._begin_truncation(LogCut(0, 0, offset, is_whole_log=True), offset)
+        if offset < self.end_offset:
+            cut = log_truncation.find_cut(self.segments, offset)
+            return self._begin_truncation(cut, min(self.log_start_offset, cut.end_offset))
+        # Its leader may not know an epoch that this node led without a record.
+        self.leader_epochs.truncate_from_end(self.end_offset)
+        return None
+
+    def _begin_truncation(self, cut: LogCut, log_start_offset: int) -> TruncationJob:
         if self.failure is not None:
             raise KafkaStorageError(self.failure)
         self._flushes.lower(cut.end_offset, cut.position, is_whole_log=cut.is_whole_log)
@@ -598,19 +616,49 @@ class Log:
         except KafkaStorageError:
             self.log_start_offset = before
             raise
-        try:
-            removed = self._truncation.run(cut, has_gaps=self.gaps_to > 0)
-        except (OSError, KafkaStorageError, DiskFailed) as error:
-            self.failure = f"{self.directory} cannot be truncated: {error}"
-            raise DiskFailed(self.failure) from error
         self.generation += 1
         self.end_offset = self.last_batch_offset = cut.end_offset
+        self.flush_state.in_flight += 1
+        self.segments.detach()
+        self._truncating = TruncationJob(
+            self._truncation, self.directory, self.flush_state, cut, has_gaps=self.gaps_to > 0
+        )
+        return self._truncating
+
+    def truncation_end(self, job: TruncationJob) -> None:
+        """Take the result of a truncation, unless `finish_truncation` has.
+
+        Raises DiskFailed if it has failed: the next start recovers the log.
+        """
+        if job is not self._truncating:
+            return
+        self._truncating = None
+        self.flush_state.in_flight -= 1
+        self.segments.attach()
+        if job.failure is not None:
+            self.failure = f"{self.directory} cannot be truncated: {job.failure}"
+            raise DiskFailed(self.failure) from job.failure
+        end_offset = job.cut.end_offset
+        if job.cut.is_whole_log:
+            self.flush_state.durable_offset = end_offset
+        self.generation += 1
         # Of the segment that was created, which holds no record.
         self.last_batch_position = self.flush_state.durable_position = 0
-        self.gaps_to = min(self.gaps_to, cut.end_offset)
-        self._snapshots.lower(cut.end_offset)
-        self.deferred_deletes.add(removed.granted, 0)
-        self.deferred_deletes.add(removed.others, self.config.file_delete_delay_ms)
+        self.gaps_to = min(self.gaps_to, end_offset)
+        self._snapshots.lower(end_offset)
+        self.deferred_deletes.add(job.removed.granted, 0)
+        self.deferred_deletes.add(job.removed.others, self.config.file_delete_delay_ms)
+
+    def finish_truncation(self) -> None:
+        """Run the truncation that was begun, if any, or wait for the thread that does."""
+        if self._truncating is not None:
+            self._truncating.run(self._disk)
+            self.truncation_end(self._truncating)
+
+    @property
+    def is_truncating(self) -> bool:
+        """True while a truncation is in progress: its files and its state are those of a thread."""
+        return self._truncating is not None
 
     @property
     def truncation_count(self) -> int:
@@ -627,6 +675,7 @@ class Log:
         Raises KafkaStorageError if the segments are not those of the group, or if a file cannot be
         renamed: nothing has changed, and the files of the pass are deleted.
         """
+        self.finish_truncation()
         first = self.segments.number_of(group.sources[0].base_offset)
         replaced = self.segments[first : first + len(group.sources)]
         found = [SourceSegment(segment.base_offset, segment.size) for segment in replaced]
@@ -693,6 +742,7 @@ class Log:
 
         Without `flushed` the result is valid only until the machine stops.
         """
+        self.finish_truncation()
         if self.failure is not None:
             return None
         self.active.finish()
@@ -712,6 +762,9 @@ class Log:
 
     def release(self) -> None:
         """Release the files; readers that hold slices keep theirs."""
-        self.flush_state.is_released = True
-        self.failure = self.failure or "The log is closed."
-        self.segments.release()
+        try:
+            self.finish_truncation()
+        finally:
+            self.flush_state.is_released = True
+            self.failure = self.failure or "The log is closed."
+            self.segments.release()

@@ -291,12 +291,11 @@ class LogFlushes:
         """Lower the durable offset, before the log is truncated to this end.  If the whole log is
         removed, no record of it counts as durable any more.
 
-        The flushes in flight neither write the leader epochs nor advance the durable offset then;
-        waits for one that runs now.
+        The flushes in flight do not advance the durable offset then, and those that do not run yet
+        write no leader epochs.
         """
         state = self._state
-        with state.lock:
-            state.truncation_count += 1
+        state.truncation_count += 1
         if is_whole_log:
             end_offset = min(end_offset, self._segments[0].base_offset)
         if state.durable_offset > end_offset:

@@ -18,21 +18,34 @@ A crash in between leaves the log as it was, up to some batch at or after the cu
 position of a segment file never change, even so: a reader of a slice or a segment grant gets the
 records that it was given, or too few bytes.
 
-Left out: the checkpoint, the flushes and the replay are synchronous, on the event loop: 0.4 to
-0.8 s for a segment of 1 GiB, and 8 ms for each of 1,000 small logs (docs/design/durability.md).
+Steps 1 to 5 are a TruncationJob, which a flusher's thread runs (flusher.Flushable).  Until its end
+was taken (Log.truncation_end) nothing else uses the files and the state of the log:
+
+- no flush, snapshot, index entry, retention or append is begun on the event loop: Log refuses or
+  omits them, and what cannot wait (an election, a deletion, the shutdown) runs the job first
+- the flushes begun before have no effect; the job waits for one that runs (FlushState.lock)
+- its segments are not in the node's OpenSegments, which only the event loop uses
+- the log already has the end offset, and the lower durable offset, of the log after it
+
+Left out: the checkpoint is written on the event loop, if a greater point must be replaced, before
+the job begins; and an election or a deletion while the job runs waits for it, on the event loop.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from kafkalite.errors import KafkaStorageError
+from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage.files import layout
 from kafkalite.storage.files.deferred_delete import DeferredDeletes
-from kafkalite.storage.files.disk import Disk, sync_directory
+from kafkalite.storage.files.disk import Disk, DiskFailed, sync_directory
 from kafkalite.storage.log.recovery import Recovery
 from kafkalite.storage.segment.segment import LogSegment
 from kafkalite.storage.segment.segments import Segments
+from kafkalite.storage.state.flush_state import FlushState
 from kafkalite.storage.state.leader_epochs import LeaderEpochCache
 from kafkalite.storage.state.producer_state import ProducerStateManager
 
@@ -170,3 +183,42 @@ class LogTruncation:
         self._segments.roll(offset)
         if is_only:
             sync_directory(self._disk, directory)
+
+
+class TruncationJob:
+    """A truncation that has begun (flusher.Flushable); it is run once, on any thread."""
+
+    def __init__(
+        self,
+        truncation: LogTruncation,
+        directory: Path,
+        state: FlushState,
+        cut: LogCut,
+        *,
+        has_gaps: bool,
+    ) -> None:
+        self.where = directory
+        self.cut = cut
+        self.files: list[OpenFile] = []
+        self.error: OSError | None = None
+        self.failure: Exception | None = None
+        """The error if the log could not be truncated; it must be recovered then."""
+        self.removed = RemovedFiles([], [])
+        self.done: Callable[[TruncationJob], None] | None = None
+        self._truncation = truncation
+        self._state = state
+        self._has_gaps = has_gaps
+        self._has_run = False
+
+    def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
+        """Truncate, or wait for the thread that does; a failure is kept for Log.truncation_end."""
+        with self._state.lock:
+            if self._has_run:
+                return
+            self._has_run = True
+            try:
+                if self._state.error is not None:
+                    raise self._state.error
+                self.removed = self._truncation.run(self.cut, has_gaps=self._has_gaps)
+            except (OSError, KafkaStorageError, DiskFailed) as error:
+                self.failure = error

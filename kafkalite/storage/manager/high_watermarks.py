@@ -116,7 +116,8 @@ class HighWatermarks:
                 del self._offsets[key]
         for key, offset in self.source().items():
             found = self._logs.get(key)
-            if found is not None and found.is_replicated:
+            # One that begins beyond its former end may still have all records after a crash.
+            if found is not None and found.is_replicated and not found.is_truncating:
                 self._offsets[key] = max(0, min(offset, found.end_offset))
 
     def _begun(self) -> HighWatermarkWrite:

@@ -180,6 +180,11 @@ class LogSegment:
             self.transaction_index.open_segments = open_segments
 
     @property
+    def is_open(self) -> bool:
+        """True if its log file is open."""
+        return self._file is not None
+
+    @property
     def is_active(self) -> bool:
         """True if this is the active segment of its log."""
         return self.flush_state is not None

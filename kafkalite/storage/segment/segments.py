@@ -18,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import overload
 
+from kafkalite.storage.files.open_segments import OpenSegments
 from kafkalite.storage.segment.index import OffsetIndex, TimeIndex
 from kafkalite.storage.segment.segment import (
     PREALLOCATED_FIRST,
@@ -36,7 +37,8 @@ class Segments(Sequence[LogSegment]):
     """The segments of one log, in the order of their offsets; there is always at least one."""
 
     __slots__ = ("_aborting", "_age_ms_max", "_base_offsets", "_clock", "_disk", "_flush_state",
-                 "_offset_entries_max", "_open_segments", "_segments", "_time_entries_max",
+                 "_offset_entries_max", "_open_segments", "_segments", "_shared_open_segments",
+                 "_time_entries_max",
                  "active", "config", "created_count", "directory",
                  "preallocated_from")  # fmt: skip
 
@@ -52,7 +54,7 @@ class Segments(Sequence[LogSegment]):
         self._base_offsets = [segment.base_offset for segment in found]
         self._clock = environment.clock
         self._disk = environment.disk
-        self._open_segments = environment.open_segments
+        self._open_segments = self._shared_open_segments = environment.open_segments
         self._flush_state = flush_state
         self.active = found[-1]
         self.directory = self.active.directory
@@ -252,6 +254,22 @@ class Segments(Sequence[LogSegment]):
         self._base_offsets = [segment.base_offset for segment in self._segments]
         self._aborting = _with_entries(self._segments)
         self.created_count += 1
+
+    def detach(self) -> None:
+        """Let no other log release files of these segments, so that a thread may use them."""
+        self._limit_with(OpenSegments())
+
+    def attach(self) -> None:
+        """End what `detach` began."""
+        self._limit_with(self._shared_open_segments)
+
+    def _limit_with(self, open_segments: OpenSegments) -> None:
+        before, self._open_segments = self._open_segments, open_segments
+        for segment in self._segments:
+            before.released(segment)
+            segment.share(open_segments, segment.flush_state)
+            if segment.is_open:
+                open_segments.used(segment)
 
     def release(self) -> None:
         """Release the files; readers that hold slices keep theirs."""

@@ -23,13 +23,14 @@ class FlushState:
         self.flushed_size = 0
         """Number of bytes written by this process that were flushed."""
         self.in_flight = 0
-        """Number of flushes that were begun and have not ended."""
+        """Number of flushes and truncations that were begun and have not ended."""
         self.lock = threading.Lock()
-        """Held by the thread that runs a flush: flushes of one log run one after another."""
+        """Held by the thread that runs a flush or a truncation: those of one log run one after
+        another."""
         self.error: OSError | None = None
         """The error of a failed flush, which all later flushes repeat."""
         self.truncation_count = 0
-        """Number of truncations of the log; increased with `lock` held, so that no flush that was
-        begun before a truncation writes or counts after it."""
+        """Number of truncations of the log that were begun; no flush that was begun before counts,
+        nor writes once the truncation has `lock`."""
         self.is_released = False
         """True once the log is closed: it may be deleted or transferred, and is not flushed."""
