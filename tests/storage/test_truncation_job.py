@@ -106,6 +106,17 @@ def test_flush_that_was_begun_before_a_truncation_has_no_effect_after_it(log: Lo
     assert log.durable_offset == 9
 
 
+def test_end_and_leader_epochs_are_those_after_the_truncation(log: Log) -> None:
+    log.append(batch(b"later"), 3)
+    job = begun(log)
+    assert (log.end_offset, log.leader_epochs.latest) == (9, 0)
+    job.run(QuickDisk())
+    log.truncation_end(job)
+    log.release()
+    again = open_log(log.directory, VALUES)
+    assert (again.end_offset, again.leader_epochs.epochs) == (9, [0])
+
+
 def test_other_logs_release_no_file_of_a_log_that_is_truncated(tmp_path: Path) -> None:
     shared = {"open_segments": OpenSegments(count_max=1)}
     log, other = (

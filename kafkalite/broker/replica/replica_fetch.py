@@ -3,6 +3,7 @@
     next fetch (log end offset, last epoch, durable offset) ─▶ leader ─▶ apply
         records       appended as they are; the high watermark follows the leader's
         diverging     the log is truncated to where both agree; the next fetch shows if that is all
+                      (a node truncates it on a thread, and fetches again after that)
         out of range  the log restarts at the leader's log start, if the leader has deleted more
 
 A response is applied only if the log and the leader epoch are those of its fetch.  A follower that

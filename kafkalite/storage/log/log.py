@@ -616,6 +616,7 @@ class Log:
         except KafkaStorageError:
             self.log_start_offset = before
             raise
+        self._truncation.truncate_epochs(cut)
         self.generation += 1
         self.end_offset = self.last_batch_offset = cut.end_offset
         self.flush_state.in_flight += 1

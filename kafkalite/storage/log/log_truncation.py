@@ -25,7 +25,8 @@ was taken (Log.truncation_end) nothing else uses the files and the state of the 
   omits them, and what cannot wait (an election, a deletion, the shutdown) runs the job first
 - the flushes begun before have no effect; the job waits for one that runs (FlushState.lock)
 - its segments are not in the node's OpenSegments, which only the event loop uses
-- the log already has the end offset, and the lower durable offset, of the log after it
+- the log already has the end offset and the leader epochs of the log after it, and a durable
+  offset that is not greater
 
 Left out: the checkpoint is written on the event loop, if a greater point must be replaced, before
 the job begins; and an election or a deletion while the job runs waits for it, on the event loop.
@@ -112,7 +113,6 @@ class LogTruncation:
             return self._run_whole(cut.end_offset, has_gaps=has_gaps)
         kept = cut.number + 1 if cut.position else cut.number
         removed = self._remove_from(kept, cut.end_offset, has_gaps=has_gaps)
-        self._truncate_epochs(cut.end_offset)
         if cut.position:
             self._segments[cut.number].cut(cut.position, cut.end_offset)
         if kept:
@@ -133,14 +133,14 @@ class LogTruncation:
         if stale.exists():
             self._disk.unlink(stale)
         removed = self._remove_from(0, -1, has_gaps=has_gaps)
-        self._truncate_epochs(-1)
         self._producers.clear()
         self._begin(offset, is_only=True)
         return removed
 
-    def _truncate_epochs(self, end_offset: int) -> None:
-        """Remove the epochs from an end on, also one that begins there: it would refuse records of
-        an earlier one after a restart."""
+    def truncate_epochs(self, cut: LogCut) -> None:
+        """Remove the epochs from the cut on, also one that begins there: it would refuse records of
+        an earlier one after a restart.  `run` writes the file."""
+        end_offset = -1 if cut.is_whole_log else cut.end_offset
         count = len(self._epochs)
         self._epochs.truncate_from_end(end_offset)
         self._epochs.unsaved = self._epochs.unsaved or len(self._epochs) != count
