@@ -115,7 +115,7 @@ def hot(repeats: int = REPEATS) -> dict[str, float]:
     fetch = {"topic": "flights", "partitions": [{"partition": 3, "fetch_offset": 1 << 30}]}
     fetched = memoryview(head + FETCH.request.write(12, {"topics": [fetch]}))
     answers = [("flights", [(3, 0, 1 << 30, -1, 0, (), None, None)])]
-    found = [("flights", [(3, 0, 1 << 30, 1 << 30, 0, None, -1, bytes(16 << 10), None, None)])]
+    found = [("flights", [(3, 0, 1 << 30, 1 << 30, 0, None, -1, bytes(16 << 10), None, None, -1)])]
     ways: dict[str, Callable[[], object]] = {
         "header, read": lambda: wire.decode_header(produced, FLEXIBLE_FROM),
         "Produce, read": lambda: wire.decode_produce(12, produced, len(head)),

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 from socket import socket
+from typing import TYPE_CHECKING
 
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.controller.metadata_reader import MetadataReader
@@ -25,8 +26,10 @@ from kafkalite.storage.files.layout import directory_name
 from kafkalite.storage.manager.log_manager import LogManager
 from kafkalite.storage.manager.node_directories import evacuate, make_never_made
 from kafkalite.storage.state.partition_metadata import TopicIdPartition
-from kafkalite.transport.bus import Peer
 from kafkalite.transport.reactor import Reactor
+
+if TYPE_CHECKING:
+    from kafkalite.transport.bus import Peer
 
 log = logging.getLogger("kafkalite.broker")
 

@@ -17,7 +17,6 @@ from kafkalite.config.listener import parse_listener
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import CLEANUP_POLICY, COMPACT
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, NodeImage, TopicImage
-from kafkalite.coordination.partition_image import NO_LEADER
 from kafkalite.coordination.topic_names import SHARE_GROUP_STATE
 
 Topic = str | bytes
@@ -102,9 +101,7 @@ class MetadataCache:
         """Return the leader and leader epoch of a partition, for a stale client (KIP-951)."""
         found = self.topic(topic)
         partition = found.partitions.get(index) if found is not None else None
-        if partition is None or partition.leader == NO_LEADER:
-            return None
-        return partition.leader, partition.leader_epoch
+        return (partition.leader, partition.leader_epoch) if partition is not None else None
 
     def advertised(self, client: ClientContext, node: NodeImage) -> tuple[str, int]:
         """Return the host and port of a node for metadata responses to this client.

@@ -32,7 +32,10 @@ RSS_SPARE = 6 << 20
 REMOVED = " (deleted)"
 OF_A_SEGMENT = re.compile(r"/(?!__cluster_metadata-)[^/]+/\d{20}\.(log|index|timeindex|txnindex)$")
 NUMBERS = re.compile(r"\d+")
-WITH_TIME = {"N.snapshot", "kafkalite.log.N", "recovery-checkpoint", "recovery-checkpoint.previous"}
+WITH_TIME = {
+    "N.snapshot", "kafkalite.log.N", "recovery-checkpoint", "recovery-checkpoint.previous",
+    "replication-offset-checkpoint",
+}  # fmt: skip
 """Files that appear with time, and need not be there before."""
 LEFTOVERS = re.compile(r"\.tmp$|\.cleaned$|\.swap$|\.deleted$|-delete$|-stray$|/handover$")
 

@@ -303,6 +303,16 @@ DIFFERENCES = (
     ),
     *(
         Listed(
+            "configs.a_node_*", "*", f"*.configs.leader.imbalance.{path}",
+            "a returned node leads again within seconds; Kafka 3's key for the share is kept",
+        )
+        for path in (
+            "check.interval.seconds.value", "check.interval.seconds.synonyms.0.value",
+            "per.broker.percentage",
+        )
+    ),
+    *(
+        Listed(
             "configs.a_node_*", "*", f"*.configs.transaction.state.log.num.partitions{path}",
             "one process coordinates all transactions, so their log needs no more partitions",
         )

@@ -137,6 +137,30 @@ MESSAGES = {
     "BatchAppended": bus.BATCH_APPENDED(
         request_id=1, incarnation=5, error_code=6, error_message="moved"
     ),
+    "RegisterNode": bus.REGISTER_NODE(
+        logs=[
+            {"topic_id": ID, "partition": 2, "last_epoch": 4, "end_offset": 9, "is_damaged": True}
+        ]
+    ),
+    "ReplicasFailed": bus.REPLICAS_FAILED(
+        node_epoch=3, partitions=[{"topic_id": ID, "partition": 2}]
+    ),
+    "AlterPartitions": bus.ALTER_PARTITIONS(
+        request_id=1, node_epoch=3,
+        partitions=[
+            {
+                "topic_id": ID, "partition": 2, "leader_epoch": 4, "partition_epoch": 5,
+                "isr": [{"node_id": 1, "node_epoch": 3}], "recovery_state": 1, "is_flushed": True,
+            }
+        ],
+    ),  # fmt: skip
+    "PartitionsAltered": bus.PARTITIONS_ALTERED(
+        request_id=1, error_code=0, error_message=None,
+        partitions=[{"error_code": 107, "partition_epoch": -1}],
+    ),  # fmt: skip
+    "ShutDownNode": bus.SHUT_DOWN_NODE(request_id=1),
+    "NodeShutDown": bus.NODE_SHUT_DOWN(request_id=1, error_code=7, error_message="late"),
+    "BrokerEnds": bus.BROKER_ENDS(),
     "DemandService": bus.DEMAND_SERVICE(key="cleaner"),
     "Fence": bus.FENCE(node_id=2, incarnation=1_700_000_000_000),
     "Nodes": bus.NODES(

@@ -24,7 +24,7 @@ from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.security import ALTER, CLUSTER, CLUSTER_NAME, DESCRIBE
 from kafkalite.broker.served_apis import Response, ServingNode, serves
-from kafkalite.broker.stepping import Work
+from kafkalite.broker.stepping import Work, in_steps
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import SUPERVISOR_ID, TopicImage
 from kafkalite.coordination.machine import DecisionResult
@@ -60,43 +60,59 @@ def alter_partition_reassignments(
     client.must(ALTER, CLUSTER, CLUSTER_NAME)
     may_change_factor = getattr(request, "allow_replication_factor_change", True)
     targets: dict[TopicPartition, Sequence[int] | None] = {}
+    outcomes: dict[TopicPartition, KafkaError | None] = {}
+    left: dict[TopicPartition, None] = {}
     for topic in request.topics:
         for entry in topic.partitions:
-            targets[topic.name, entry.partition_index] = entry.replicas
+            name = topic.name, entry.partition_index
+            targets[name] = entry.replicas
+            if _changes_nothing(node, name, entry.replicas):
+                outcomes[name] = None
+                left.pop(name, None)
+            else:
+                outcomes.pop(name, None)
+                left[name] = None
             yield
         yield
-    outcomes: dict[TopicPartition, KafkaError | None] = {
-        name: None for name, target in targets.items() if _changes_nothing(node, name, target)
-    }
-
-    def response() -> Response:
-        responses = []
-        for topic in request.topics:
-            partitions = [
-                {
-                    "partition_index": entry.partition_index,
-                    **outcome_fields(outcomes[topic.name, entry.partition_index]),
-                }
-                for entry in topic.partitions
-            ]
-            responses.append({"name": topic.name, "partitions": partitions})
-        return {
-            "allow_replication_factor_change": may_change_factor,
-            "error_message": None,
-            "responses": responses,
-        }
-
-    left = [name for name in targets if name not in outcomes]
+    responses = _responses(request, outcomes, may_change_factor)
     if not left:
-        return response()
+        return (yield from responses)
     decisions = DecisionSequence(
         node.local_controller,
-        left,
+        [*left],
         partial(_decide, node, targets, may_change_factor),
         name_of=lambda partition: partition,
         on_decided=outcomes.update,
     )
-    return decisions.begin().map(lambda _: response())
+    responded: Future[Response] = Future()
+
+    def respond(_: object, error: KafkaError | None) -> None:
+        if error is not None:
+            responded.fail(error)
+        else:
+            responded.follow(in_steps(node.reactor, responses))
+
+    decisions.begin().then(respond)
+    return responded
+
+
+def _responses(
+    request: Any, outcomes: Mapping[TopicPartition, KafkaError | None], may_change_factor: bool
+) -> Work[Response]:
+    responses = []
+    for topic in request.topics:
+        partitions = []
+        for entry in topic.partitions:
+            outcome = outcome_fields(outcomes[topic.name, entry.partition_index])
+            partitions.append({"partition_index": entry.partition_index, **outcome})
+            yield
+        responses.append({"name": topic.name, "partitions": partitions})
+        yield
+    return {
+        "allow_replication_factor_change": may_change_factor,
+        "error_message": None,
+        "responses": responses,
+    }
 
 
 def _decide(

@@ -80,7 +80,7 @@ def reassign_all(
                 image, topic, index, target, rules_of, may_change_factor=may_change_factor
             )
         except KafkaError as error:
-            outcomes[name, index] = error
+            outcomes[name, index] = error.copy()
         else:
             outcomes[name, index] = None
             records += decided.records
