@@ -24,7 +24,7 @@ from kafkalite.broker.replica.delayed_fetch import (
     read,
 )
 from kafkalite.broker.replica.fetch_item import FetchItem
-from kafkalite.broker.replica.fetch_sessions import FetchSessions
+from kafkalite.broker.replica.fetch_sessions import CONSUMER_FIELDS, FetchSessions
 from kafkalite.broker.replica.isr import FollowerFetch
 from kafkalite.broker.replica.purgatory import SLICE
 from kafkalite.broker.replica.replica_manager import ReplicaManager
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.fetch_sessions import FetchKey, FetchPartition, FetchSession
 
 TOPIC_IDS_SINCE = 13
-
-CONSUMER_FIELDS = 6
-"""Number of fields of a partition in a consumer's request; a follower's has two more."""
 
 STALE = (NotLeaderOrFollower.code, FencedLeaderEpoch.code)
 

@@ -61,6 +61,9 @@ FetchPartition = tuple[int, ...]
 """One partition of a request: index, current leader epoch, fetch offset, last fetched epoch, log
 start offset, size limit; of a follower also its high watermark and its durable offset."""
 
+CONSUMER_FIELDS = 6
+"""Number of fields of a partition in a consumer's request."""
+
 FetchKey = tuple[str | bytes, int]
 """The topic as in the request (name, or id of 16 bytes) and the partition's index."""
 
@@ -102,7 +105,8 @@ class FetchSession:
     ) -> bool:
         """Return whether the response must include this result, and store its offsets as sent.
 
-        It must if the result has records, an error or changed offsets.
+        It must if the result has records, an error or changed offsets, or offsets that a follower
+        does not know by its request: it may have ignored the response that had them.
         """
         index, error_code, high_watermark, _, log_start_offset, _, _, records, _, _, _ = result
         key = (topic, index)
@@ -112,7 +116,10 @@ class FetchSession:
         if has_records and wanted is not None:
             del self.wanted[key]
             self.wanted[key] = wanted
-        if not (everything or has_records or error_code or self.sent_offsets.get(key) != offsets):
+        is_known = self.sent_offsets.get(key) == offsets
+        if is_known and wanted is not None and len(wanted) > CONSUMER_FIELDS:
+            is_known = wanted[6] >= high_watermark and wanted[4] >= log_start_offset
+        if not (everything or has_records or error_code or not is_known):
             return False
         if wanted is not None:
             self.sent_offsets[key] = offsets
