@@ -135,6 +135,9 @@ class Node:
             self.metadata, logs, self.replicas, self.replication.roles, self.renewals, reactor,
             self._report_applied,
         )  # fmt: skip
+        self.replication.replace_log = lambda topic_id, index: self.reconciler.reconcile(
+            topic_id, [index]
+        )
         self._applied_offset = 0
         self.local_listener: LocalListener | None = None
         """The local listener; None if it is disabled or not opened yet."""

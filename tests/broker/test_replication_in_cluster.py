@@ -301,7 +301,39 @@ def test_last_known_leader_that_has_lost_its_log_is_not_elected(cluster):
         topic_partitions=[{"topic": "t", "partitions": [0]}],
     )  # fmt: skip
     cluster.until(lambda: pending.is_done)
-    cluster.until(lambda: cluster.leader("t") != -1)
+    cluster.until(lambda: in_sync(cluster, *NODES), pace_ms=5)
+    assert len({content(cluster, node_id) for node_id in NODES}) == 1
+
+
+def test_replica_with_other_committed_records_is_set_aside_after_an_unclean_election(cluster):
+    produce(cluster, b"a")
+    first = followers(cluster)[0]
+    cluster.kill(first, stay_down=True)
+    cluster.until(lambda: in_sync(cluster, *[each for each in NODES if each != first]))
+    produce(cluster, b"b")
+    cluster.clock.advance(6_000)  # the high watermarks are written to the disk
+    cluster.steps(20)
+    rest = [node_id for node_id in NODES if node_id != first]
+    for _ in rest:
+        leader = cluster.leader("t")
+        cluster.kill(leader, stay_down=True)
+        cluster.until(lambda leader=leader: cluster.leader("t") != leader)
+    cluster.start(first)
+    cluster.until(lambda: cluster.node(first).controller.node_epoch is not None)
+    assert cluster.leader("t") == -1
+    pending = cluster.send(
+        0, ELECT_LEADERS, 2, election_type=1, timeout_ms=1_000,
+        topic_partitions=[{"topic": "t", "partitions": [0]}],
+    )  # fmt: skip
+    cluster.until(lambda: pending.is_done)
+    cluster.until(lambda: in_sync(cluster, first))
+    produce(cluster, b"c")
+    for node_id in rest:
+        cluster.start(node_id)
+    cluster.until(lambda: in_sync(cluster, *NODES), pace_ms=5)
+    assert cluster.values("t") == [b"a", b"c"]
+    assert len({content(cluster, node_id) for node_id in NODES}) == 1
+    assert len(cluster.directories("t-0*-stray")) == len(rest)
 
 
 @pytest.mark.parametrize(("durability", "leads"), [("fsync", False), ("os", True)])

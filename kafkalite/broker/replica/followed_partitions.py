@@ -121,6 +121,7 @@ class FollowedPartitions:
                 node, self._connect_to(image.leader), self._settings, self._reactor,
                 self._reactor.clock, self._applied,
             )  # fmt: skip
+        fetcher.renew(node)
         fetcher.add(partition)
 
     def remove(self, topic_id: bytes, index: int) -> FollowedPartition | None:

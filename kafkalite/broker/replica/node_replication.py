@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from kafkalite.storage.manager.log_manager import LogManager
     from kafkalite.transport.reactor import Reactor
 
+REPLACE_MS = 1_000
+"""Delay before a log that has failed is replaced: the controller is told first."""
+
 
 class NodeReplication:
     """The replication of one node; see the module."""
@@ -43,6 +46,9 @@ class NodeReplication:
     ) -> None:
         """`connect_to(node_id)` returns what opens connections to a node."""
         self._controller = controller
+        self._scheduler = reactor
+        self.replace_log: Callable[[bytes, int], object] = lambda topic_id, index: None
+        """Sets a failed log aside and follows with an empty one; set by the node."""
         self._registered_epoch: int | None = None
         now_ms = reactor.clock.monotonic_ms
         self.followed = FollowedPartitions(
@@ -68,8 +74,9 @@ class NodeReplication:
         replicas.on_replica_failed = self._failed
 
     def _failed(self, topic_id: bytes, index: int) -> None:
-        """Have another node lead a partition whose log here has failed."""
+        """Have another node lead a partition whose log here has failed, and replace the log."""
         self._controller.report_failed([(topic_id, index)])
+        self._scheduler.call_later(REPLACE_MS, lambda: self.replace_log(topic_id, index))
 
     def open(self) -> None:
         """Begin the periodic checks of followers."""

@@ -155,6 +155,12 @@ class ReplicaFetcher:
 
     # -- partitions --------------------------------------------------------------------------
 
+    def renew(self, node: FollowerNode) -> None:
+        """Fetch as another registration of this process from now on."""
+        if node != self._node:
+            self._node = node
+            self._restart()
+
     def add(self, partition: FollowedPartition) -> None:
         """Fetch a partition from now on, in place of an earlier one with its key."""
         key = partition.key
@@ -421,7 +427,10 @@ class ReplicaFetcher:
                 "Log cannot follow its leader. partition=%s leader=%d error=%r",
                 partition, partition.leader, str(error),
             )  # fmt: skip
-        if partition.log.failure is None and not isinstance(error, CommittedRecordsDiffer):
+        if isinstance(error, CommittedRecordsDiffer):
+            # After an unclean election: the log is set aside whole, and fetched again.
+            partition.log.failure = str(error)
+        if partition.log.failure is None:
             return False
         self._forget(partition.key)
         partition.error = error

@@ -71,8 +71,9 @@ class ReplicaRoles:
         return known
 
     def has(self, topic_id: bytes, index: int) -> bool:
-        """Return whether a partition is led with followers, or followed."""
-        if index in self._followed.of_topic(topic_id):
+        """Return whether a partition is led with followers, or followed by a usable log."""
+        followed = self._followed.of_topic(topic_id).get(index)
+        if followed is not None and followed.error is None:
             return True
         led = self._replicas.of_topic(topic_id).get(index)
         return led is not None and led.replication is not None
@@ -93,7 +94,7 @@ class ReplicaRoles:
         if led is not None:
             return image.leader == self._metadata.node_id and led.log.config.settings is settings
         followed = self._followed.of_topic(topic.topic_id).get(index)
-        if followed is None:
+        if followed is None or followed.error is not None:
             return False
         return (
             (followed.leader, followed.replication.leader_epoch)
