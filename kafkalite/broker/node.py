@@ -123,21 +123,7 @@ class Node:
         self.telemetry = ClientTelemetry(clock)
         self.dispatcher = Dispatcher(self)
         reactor.slow_ticks.name_api = self.dispatcher.name_of
-        self.renewals = EpochRenewals(
-            self.metadata, logs, reactor, controller.renew_epochs, self.run_maintenance_soon
-        )
-        self.replication = NodeReplication(
-            self.metadata, controller, logs, self.replicas, reactor, self.flusher,
-            lambda: self.settings, self._connect_to,
-        )  # fmt: skip
-        self.replication.followed.on_count = self._reserve_descriptors
-        self.reconciler = Reconciler(
-            self.metadata, logs, self.replicas, self.replication.roles, self.renewals, reactor,
-            self._report_applied,
-        )  # fmt: skip
-        self.replication.replace_log = lambda topic_id, index: self.reconciler.reconcile(
-            topic_id, [index]
-        )
+        self._add_replication()
         self._applied_offset = 0
         self.local_listener: LocalListener | None = None
         """The local listener; None if it is disabled or not opened yet."""
@@ -184,6 +170,25 @@ class Node:
             self.transactions.find_orphans if self.controller.is_local
             else self.controller.find_orphans,
         )  # fmt: skip
+
+    def _add_replication(self) -> None:
+        """Add what replicates this node's partitions, and what applies the image to them."""
+        self.renewals = EpochRenewals(
+            self.metadata, self.logs, self.reactor, self.controller.renew_epochs,
+            self.run_maintenance_soon,
+        )  # fmt: skip
+        self.replication = NodeReplication(
+            self.metadata, self.controller, self.logs, self.replicas, self.reactor, self.flusher,
+            lambda: self.settings, self._connect_to,
+        )  # fmt: skip
+        self.replication.followed.on_count = self._reserve_descriptors
+        self.reconciler = Reconciler(
+            self.metadata, self.logs, self.replicas, self.replication.roles, self.renewals,
+            self.reactor, self._report_applied,
+        )  # fmt: skip
+        self.replication.replace_log = lambda topic_id, index: self.reconciler.reconcile(
+            topic_id, [index]
+        )
 
     @property
     def settings(self) -> Settings:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kafkalite.transport.reactor import Reactor
 
 REPLACE_MS = 1_000
-"""Delay before a log that has failed is replaced: the controller is told first."""
+"""Delay before a log that has failed is replaced: the controller gets the report first."""
 
 
 class NodeReplication:
