@@ -39,7 +39,7 @@ def bill(bootstrap: str, crash_after: int | None = None) -> None:
         producer.init_transactions()
         consumer.assign([(ORDERS, number) for number in range(producer.partitions_for(ORDERS))])
         done = 0
-        while messages := consumer.consume(BATCH, timeout=2):
+        while messages := consumer.consume(BATCH, timeout=5):
             with producer.transaction() as transaction:  # commits, or aborts after an exception
                 for message in messages:
                     order = json.loads(message.value)
@@ -52,10 +52,10 @@ def bill(bootstrap: str, crash_after: int | None = None) -> None:
 
 
 def read_bills(bootstrap: str) -> list[int]:
-    with Consumer(
-        bootstrap, topics=BILLS, isolation_level="read_committed", consumer_timeout_ms=2000
-    ) as consumer:
-        return sorted(json.loads(message.value)["order"] for message in consumer)
+    with Consumer(bootstrap, topics=BILLS, isolation_level="read_committed") as consumer:
+        messages = consumer.consume(ORDER_COUNT, timeout=30)
+        messages += consumer.consume(1, timeout=2)  # one more would be an order billed twice
+        return sorted(json.loads(message.value)["order"] for message in messages)
 
 
 if __name__ == "__main__":
