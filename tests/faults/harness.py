@@ -62,6 +62,7 @@ class FaultHarness:
         """Events of the run, with the clock of the broker's log."""
         self.recoveries: dict[str, list[float]] = defaultdict(list)
         self.directory = Directory(topic, processes.addresses(), history)
+        self.directory.is_replicated = replicas > 1
         self.probers = [Prober(self.directory, each, self.faults) for each in self.partitions]
         self.watcher = Watcher(self.directory, self.faults)
         self.metronome = Metronome(self.faults)

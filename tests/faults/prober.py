@@ -29,10 +29,11 @@ LOOK_S_MAX = 0.25
 """Timeout of Metadata, which any other node can provide as well."""
 WATCH_S = 0.02
 
+NOT_LEADER = 6
 STALE = {
     3: "unknown topic or partition",
     5: "leader not available",
-    6: "not leader or follower",
+    NOT_LEADER: "not leader or follower",
     19: "not enough replicas",
 }
 """Errors that a client retries without reporting them: nothing was done."""
@@ -58,6 +59,8 @@ class Directory:
         self.history = history
         self.addresses: dict[int, Address] = dict(enumerate(first))
         self.leaders: dict[int, Leader] = {}
+        self.is_replicated = False
+        """True if partitions have followers."""
         self.lock = threading.Lock()
         self.turn = 0
 
@@ -193,7 +196,10 @@ class Prober:
             send.offset = offset
             send.outcome = ACKED
         else:
-            if code in STALE:
+            # A leader with followers that has appended a record answers so, too, if another one is
+            # elected before the record is committed; it may be on other replicas.
+            may_be_there = code == NOT_LEADER and self.directory.is_replicated
+            if code in STALE and not may_be_there:
                 send.outcome = REFUSED
             self.complain(send.sent_at, f"produce: {STALE.get(code, f'error {code}')}")
         return send
