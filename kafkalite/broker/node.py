@@ -34,6 +34,7 @@ from kafkalite.broker.replica.batch_appends import BatchAppends
 from kafkalite.broker.replica.batch_opener import BatchOpener
 from kafkalite.broker.replica.epoch_renewals import EpochRenewals
 from kafkalite.broker.replica.fetch_sessions import FetchSessions
+from kafkalite.broker.replica.follower_sessions import FollowerSessions
 from kafkalite.broker.replica.late_transactions import LateTransactions
 from kafkalite.broker.replica.marker_writer import MarkerWriter
 from kafkalite.broker.replica.node_replication import NodeReplication
@@ -73,9 +74,6 @@ from kafkalite.transport.reactor import Reactor, Timer
 from kafkalite.transport.run_directory import peer_path
 
 log = logging.getLogger("kafkalite.broker")
-
-PEER_SESSIONS_MAX = 1_000
-"""Maximum number of fetch sessions of followers; each node has one, and clients evict none."""
 
 FILES_PER_LOG = 3
 """Files of a log that is written: its active segment and two indexes."""
@@ -118,7 +116,7 @@ class Node:
         self.replicas.on_led_count = self._reserve_descriptors
         slots = self.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS]
         self.fetch_sessions = FetchSessions(slots, clock)
-        self.peer_fetch_sessions = FetchSessions(PEER_SESSIONS_MAX, clock)
+        self.follower_sessions = FollowerSessions(self.replicas, reactor, clock)
         self._add_coordinators()
         self.telemetry = ClientTelemetry(clock)
         self.dispatcher = Dispatcher(self)

@@ -231,17 +231,6 @@ def test_session_includes_changed_partitions(sessions, changed):
     assert news(session, [("t", [entry(0, 5), changed])], everything=False) == [("t", [changed])]
 
 
-def test_session_includes_offsets_that_a_follower_does_not_know(sessions):
-    def follower(high_watermark, log_start):
-        return (0, 1, 5, 1, log_start, 1 << 20, high_watermark, 5)
-
-    session = sessions.open(0, 0, [("t", [follower(3, 0)])], [])
-    assert session.must_include("t", entry(0, 4, log_start=2), everything=True)
-    assert session.must_include("t", entry(0, 4, log_start=2), everything=False)
-    session.change([("t", [follower(4, 2)])], [])
-    assert not session.must_include("t", entry(0, 4, log_start=2), everything=False)
-
-
 def test_session_always_includes_errors(sessions):
     session = sessions.open(0, 0, topics_of(0), [])
     faulty = [("t", [entry(0, -1, error_code=6)])]

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from kafkalite.broker.future import Future
-from kafkalite.broker.replica.delayed_fetch import DelayedFetch, FetchLimits
+from kafkalite.broker.replica.delayed_fetch import DelayedFetch, FetchItem, FetchLimits
 from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
-from kafkalite.broker.replica.fetch_item import FetchItem
 from kafkalite.broker.replica.purgatory import (
     AT_ONCE_UNITS,
     SLICE,
@@ -189,7 +188,7 @@ class Sizes:
 
     def find(self, wanted):
         return [
-            FetchItem("t", partition.index, partition, None, -1, 0, -1, 1 << 20, None)
+            FetchItem("t", partition.index, partition, None, -1, 0, -1, 1 << 20)
             for partition in wanted
         ]
 

@@ -20,12 +20,16 @@ from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.replica.delayed_fetch import (
     DelayedFetch,
+    FetchItem,
     FetchLimits,
     read,
 )
-from kafkalite.broker.replica.fetch_item import FetchItem
 from kafkalite.broker.replica.fetch_sessions import CONSUMER_FIELDS, FetchSessions
-from kafkalite.broker.replica.isr import FollowerFetch
+from kafkalite.broker.replica.follower_sessions import (
+    FollowerSessions,
+    PeerFetch,
+    ResponseLimits,
+)
 from kafkalite.broker.replica.purgatory import SLICE
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.request_metrics import EXPECTED
@@ -68,7 +72,7 @@ class FetchNode(HandlerNode, Protocol):
     """The components that Fetch uses."""
 
     fetch_sessions: FetchSessions
-    peer_fetch_sessions: FetchSessions
+    follower_sessions: FollowerSessions
     replicas: ReplicaManager
 
 
@@ -90,9 +94,17 @@ def fetch(
             " send several requests."
         )
     assert client.connection is not None, "a fetch has a connection"
+    max_bytes = min(max_bytes, node.settings[FETCH_MAX_BYTES])
+    # Waiting for more than the response may hold is useless.
+    min_bytes = min(min_bytes, max_bytes)
     try:
-        sessions = node.peer_fetch_sessions if client.is_peer else node.fetch_sessions
-        session = sessions.open(
+        if client.is_peer:
+            fetched = PeerFetch(
+                replica_id, replica_epoch, session_id, session_epoch, topics, forgotten_topics,
+                ResponseLimits(max_wait_ms, min_bytes, max_bytes),
+            )  # fmt: skip
+            return node.follower_sessions.fetch(fetched, client.connection)
+        session = node.fetch_sessions.open(
             session_id,
             session_epoch,
             topics,
@@ -102,17 +114,11 @@ def fetch(
         )
     except KafkaError as error:
         return FetchResponse.failed(error)
-    purgatory = node.replicas.purgatory
-    if session is not None and session.delayed is not None:
-        purgatory.complete_early(session.delayed)
-        session.delayed = None
     wanted = session.wanted if session is not None else _named(topics)
-    max_bytes = min(max_bytes, node.settings[FETCH_MAX_BYTES])
-    # Waiting for more than the response may hold is useless.
-    min_bytes = min(min_bytes, max_bytes)
     everything = session is None or session_epoch <= 0
-    replica = (replica_id, replica_epoch) if replica_id >= 0 else None
-    builder = FetchResponseBuilder(node, client, replica, session, everything)
+    builder = FetchResponseBuilder(
+        node, client, session, everything, claims_replica=replica_id >= 0
+    )
     limits = FetchLimits(min_bytes, max_bytes, isolation_level, max_wait_ms > 0)
     if len(wanted) > SLICE:
         delayed = DelayedFetch(list(wanted.items()), builder, limits)
@@ -125,9 +131,9 @@ def fetch(
             return builder.response()
         delayed = DelayedFetch((), builder, limits)
         delayed.add_read(items, outcome)
-    response: FetchResponse | Future[FetchResponse] = purgatory.begin(delayed, max_wait_ms)
-    if session is not None and isinstance(response, Future):
-        session.delayed = delayed
+    response: FetchResponse | Future[FetchResponse] = node.replicas.purgatory.begin(
+        delayed, max_wait_ms
+    )
     return response
 
 
@@ -143,14 +149,15 @@ class FetchResponseBuilder:
         self,
         node: FetchNode,
         client: ClientContext,
-        replica: tuple[int, int] | None,
         session: FetchSession | None,
         everything: bool,
+        *,
+        claims_replica: bool,
     ) -> None:
-        """`replica`: node id and node epoch of the follower that fetches."""
+        """`claims_replica`: True if the client claims to be a node of this broker."""
         self._node = node
         self._client = client
-        self._replica = replica
+        self._claims_replica = claims_replica
         self._session = session
         self._everything = everything
         self._topics: dict[str | bytes, list[PartitionFetchResult]] = {}
@@ -160,8 +167,6 @@ class FetchResponseBuilder:
     def find(self, wanted: Iterable[tuple[FetchKey, FetchPartition]]) -> list[FetchItem]:
         """Return these partitions of the request, each with its Partition or an error."""
         leader = self._node.replicas.leader
-        if self._replica is not None:
-            return self._find_for_follower(self._replica, wanted)
         allowed: str | bytes | None = None
         items = []
         for (topic, index), fields in wanted:
@@ -171,6 +176,8 @@ class FetchResponseBuilder:
             partition, error = None, None
             try:
                 partition = leader(topic, index)
+                if self._claims_replica:
+                    raise NotLeaderOrFollower()
                 partition.traffic.fetches += 1
                 if topic != allowed:
                     if not self._client.may(READ, TOPIC, partition.topic):
@@ -182,36 +189,10 @@ class FetchResponseBuilder:
             items.append(
                 new_tuple(
                     FetchItem,
-                    (topic, index, partition, error, leader_epoch, offset, fetched_epoch, size_max,
-                     None),
+                    (topic, index, partition, error, leader_epoch, offset, fetched_epoch,
+                     size_max),
                 )
             )  # fmt: skip
-        return items
-
-    def _find_for_follower(
-        self, replica: tuple[int, int], wanted: Iterable[tuple[FetchKey, FetchPartition]]
-    ) -> list[FetchItem]:
-        """Return the partitions of a follower's request; refuse one that is not of a peer."""
-        items = []
-        for (topic, index), fields in wanted:
-            _, leader_epoch, offset, fetched_epoch, start, size_max = fields[:CONSUMER_FIELDS]
-            partition, error = None, None
-            try:
-                partition = self._node.replicas.leader(topic, index)
-                if not self._client.is_peer:
-                    raise NotLeaderOrFollower()
-            except KafkaError as raised:
-                partition, error = None, raised.with_traceback(None)
-            follower = FollowerFetch(*replica, offset)
-            if len(fields) > CONSUMER_FIELDS:
-                high_watermark, durable_offset = fields[CONSUMER_FIELDS:]
-                follower = FollowerFetch(*replica, offset, durable_offset, high_watermark, start)
-            items.append(
-                FetchItem(
-                    topic, index, partition, error, leader_epoch, offset, fetched_epoch, size_max,
-                    follower,
-                )  # fmt: skip
-            )
         return items
 
     def add(self, items: Sequence[FetchItem], results: Sequence[PartitionFetchResult]) -> None:
@@ -222,11 +203,7 @@ class FetchResponseBuilder:
         for item, result in zip(items, results, strict=True):
             topic, records = item.topic, result.records
             if records is not None and item.partition is not None:
-                traffic = item.partition.traffic
-                if item.follower is None:
-                    traffic.bytes_out += records.size
-                else:
-                    traffic.replication_bytes_out += records.size
+                item.partition.traffic.bytes_out += records.size
             if session is not None and not session.must_include(topic, result, everything):
                 continue
             if result.error_code:

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from kafkalite.broker.replica.delayed_operation import SteppedOperation, WatchedPartition
 from kafkalite.broker.replica.divergence import LogRange, find_divergence
-from kafkalite.broker.replica.fetch_item import FetchItem
-from kafkalite.broker.replica.follower_reads import available_for_follower, read_for_follower
 from kafkalite.broker.replica.partition import READ_COMMITTED
 from kafkalite.broker.replica.purgatory import SLICE, SLICE_UNITS, UNITS_PER_TICK
 from kafkalite.errors import KafkaError, KafkaStorageError
@@ -38,6 +36,19 @@ ABORTED_MAX = 5_000
 less is read."""
 ABORTED_SIZE = 16
 """Size of an aborted transaction in the response, which counts as that of records does."""
+
+
+class FetchItem(NamedTuple):
+    """One partition of a fetch: the partition or the lookup error, and the offset to read from."""
+
+    topic: str | bytes
+    partition_index: int
+    partition: Partition | None
+    error: KafkaError | None
+    current_leader_epoch: int
+    offset: int
+    last_fetched_epoch: int
+    size_max: int
 
 
 class FetchRequest(Protocol):
@@ -200,16 +211,13 @@ class DelayedFetch(SteppedOperation):
 
     def _measure(self, position: int) -> bool:
         """Update the available bytes of one partition; return whether it has any or an error."""
-        item = self._items[position]
-        _, _, partition, _, leader_epoch, offset, _, size_max, follower = item
+        _, _, partition, _, leader_epoch, offset, _, size_max = self._items[position]
         min_bytes, _, isolation_level, _ = self._limits
         assert partition is not None, "a fetch with an error does not wait"
         try:
             partition.check_epoch(leader_epoch)
-            if follower is not None:
-                size = available_for_follower(partition, follower)
             # Most requests have min_bytes=1; whether any bytes are readable is cheaper to find.
-            elif min_bytes > 1:
+            if min_bytes > 1:
                 size = partition.available(offset, size_max, isolation_level)
             else:
                 size = int(partition.readable(offset, isolation_level))
@@ -254,8 +262,6 @@ def read(
     The first batch found is returned whole even if it exceeds the limits, so that a consumer with
     small limits makes progress (KIP-74).
     """
-    if items and items[0].follower is not None:
-        return _read_for_follower(items, limits, size)
     _, max_bytes, isolation_level, _ = limits
     is_committed = isolation_level == READ_COMMITTED
     none_aborted = () if is_committed else None
@@ -263,7 +269,7 @@ def read(
     results: list[PartitionFetchResult] = []
     failed = False
     for item in items:
-        _, index, partition, error, leader_epoch, offset, fetched_epoch, size_max, _ = item
+        _, index, partition, error, leader_epoch, offset, fetched_epoch, size_max = item
         resumed, unfinished = unfinished, None
         if partition is None:
             assert error is not None
@@ -300,22 +306,6 @@ def read(
         if records is not None:
             size += records.size
         results.append(_succeeded(partition, index, aborted, records, diverging))
-    return results, size, failed, None
-
-
-def _read_for_follower(
-    items: Sequence[FetchItem], limits: FetchLimits, size: int
-) -> ReadOutcome:
-    results: list[PartitionFetchResult] = []
-    failed = False
-    for item in items:
-        try:
-            result = read_for_follower(item, limits.max_bytes - size, whole_first=not size)
-        except (KafkaError, OSError) as raised:
-            result = _failed(item, raised)
-        failed = failed or bool(result.error_code) or result.diverging_epoch is not None
-        size += result.records.size if result.records is not None else 0
-        results.append(result)
     return results, size, failed, None
 
 

@@ -18,11 +18,10 @@ which would evict the next session, until every request is a full fetch.
 
 A session ends with the connection that created it.  Java's consumer continues its session after its
 idle connection was closed, gets FETCH_SESSION_ID_NOT_FOUND and creates a new session: one round
-trip.  A follower sends the next request of a session before it has the response if something
-cannot wait; the earlier one is completed then.  All requests of a session identify topics as the
-first one did, by name or by id; a request of the other kind gets FETCH_SESSION_TOPIC_ID_ERROR.
+trip.  All requests of a session identify topics as the first one did, by name or by id; a request
+of the other kind gets FETCH_SESSION_TOPIC_ID_ERROR.
 
-Followers have sessions of their own, of which clients evict none (Kafka's privileged sessions).
+Followers have sessions of another kind (follower_sessions.py), of which clients evict none.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kafkalite.broker.replica.delayed_operation import DelayedOperation
 from kafkalite.clock import Clock
 from kafkalite.errors import (
     FetchSessionIdNotFound,
@@ -71,7 +69,7 @@ FetchKey = tuple[str | bytes, int]
 class FetchSession:
     """One fetch session: the requested partitions, and the offsets last sent for each."""
 
-    __slots__ = ("by_id", "created_ms", "delayed", "epoch", "heap_size", "last_used_ms", "owner",
+    __slots__ = ("by_id", "created_ms", "epoch", "heap_size", "last_used_ms", "owner",
                  "sent_offsets", "session_id", "wanted")  # fmt: skip
 
     def __init__(self, session_id: int, by_id: bool, owner: SessionOwner, now_ms: int) -> None:
@@ -80,8 +78,6 @@ class FetchSession:
         self.by_id = by_id
         self.created_ms = now_ms
         self.last_used_ms = now_ms
-        self.delayed: DelayedOperation | None = None
-        """The last request of the session, if it was delayed."""
         self.heap_size = -1
         """Number of partitions with which it is in the heap of sessions that larger ones evict."""
         self.epoch = INITIAL_EPOCH + 1
@@ -105,8 +101,7 @@ class FetchSession:
     ) -> bool:
         """Return whether the response must include this result, and store its offsets as sent.
 
-        It must if the result has records, an error or changed offsets, or offsets that a follower
-        does not know by its request: it may have ignored the response that had them.
+        It must if the result has records, an error or changed offsets.
         """
         index, error_code, high_watermark, _, log_start_offset, _, _, records, _, _, _ = result
         key = (topic, index)
@@ -116,10 +111,7 @@ class FetchSession:
         if has_records and wanted is not None:
             del self.wanted[key]
             self.wanted[key] = wanted
-        is_known = self.sent_offsets.get(key) == offsets
-        if is_known and wanted is not None and len(wanted) > CONSUMER_FIELDS:
-            is_known = wanted[6] >= high_watermark and wanted[4] >= log_start_offset
-        if not (everything or has_records or error_code or not is_known):
+        if not (everything or has_records or error_code or self.sent_offsets.get(key) != offsets):
             return False
         if wanted is not None:
             self.sent_offsets[key] = offsets

@@ -79,6 +79,14 @@ class FollowerFetch(NamedTuple):
 
 
 @dataclass(slots=True)
+class SessionRequests:
+    """The requests of a follower's fetch session, as far as its partitions need to know."""
+
+    last_ms: int
+    """The time of the last one."""
+
+
+@dataclass(slots=True)
 class FollowerProgress:
     """The state of one follower."""
 
@@ -93,9 +101,19 @@ class FollowerProgress:
     """The leader's end offset at its previous fetch."""
     has_fetched: bool = False
     """Whether it has fetched since it left the ISR."""
+    repeated: SessionRequests | None = None
+    """The session whose requests repeat the last fetch; None if none does."""
 
-    def fetched(self, fetch: FollowerFetch, leader_end_offset: int, now_ms: int) -> None:
+    def fetched(
+        self,
+        fetch: FollowerFetch,
+        leader_end_offset: int,
+        now_ms: int,
+        session: SessionRequests | None = None,
+    ) -> None:
         """Note a fetch at a time when the leader's log ends at `leader_end_offset`."""
+        self.end_repetition()
+        self.repeated = session
         if fetch.offset >= leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif fetch.offset >= self.leader_end_offset:
@@ -107,7 +125,20 @@ class FollowerProgress:
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_max_ms: int) -> bool:
         """Return whether the follower keeps up with the leader."""
-        return self.end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_max_ms
+        if self.end_offset == leader_end_offset:
+            return True
+        caught_up_ms = self.caught_up_ms
+        if self.repeated is not None and self.end_offset >= self.leader_end_offset:
+            caught_up_ms = max(caught_up_ms, self.repeated.last_ms)
+        return now_ms - caught_up_ms <= lag_max_ms
+
+    def end_repetition(self) -> None:
+        """Note the last fetch at the time of the session's last request, as the last repetition."""
+        if self.repeated is not None:
+            self.fetched_ms = max(self.fetched_ms, self.repeated.last_ms)
+            if self.end_offset >= self.leader_end_offset:
+                self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+            self.repeated = None
 
 
 class InSyncReplicas:
@@ -151,10 +182,17 @@ class InSyncReplicas:
         """Return whether a node is a follower of this partition."""
         return node_id in self._followers
 
-    def fetched(self, fetch: FollowerFetch, leader_end_offset: int, now_ms: int) -> bool:
+    def fetched(
+        self,
+        fetch: FollowerFetch,
+        leader_end_offset: int,
+        now_ms: int,
+        session: SessionRequests | None = None,
+    ) -> bool:
         """Note a follower's fetch; return False, and note nothing, if its process is outdated.
 
-        Call it for fetches in this leader epoch that need no truncation only.
+        Call it for fetches in this leader epoch that need no truncation only.  The later requests
+        of `session` repeat the fetch, until `end_repetition`.
         """
         follower = self._followers.get(fetch.node_id)
         known = self._node_epoch_of(fetch.node_id)
@@ -162,8 +200,14 @@ class InSyncReplicas:
             return False
         if fetch.node_epoch < follower.node_epoch:
             return False  # the image does not have the later process yet
-        follower.fetched(fetch, leader_end_offset, now_ms)
+        follower.fetched(fetch, leader_end_offset, now_ms, session)
         return True
+
+    def end_repetition(self, node_id: int) -> None:
+        """Note that later requests of a follower's session do not repeat its last fetch: it has
+        been sent, or will be, what it does not have."""
+        if node_id in self._followers:
+            self._followers[node_id].end_repetition()
 
     def log_start_of(self, node_id: int) -> int:
         """Return the log start offset of a follower; UNKNOWN before its first fetch."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kafkalite.broker.replica.divergence import LogRange, find_divergence
-from kafkalite.broker.replica.isr import InSyncReplicas, LogEnds
+from kafkalite.broker.replica.isr import InSyncReplicas, LogEnds, SessionRequests
 from kafkalite.broker.replica.replica_fetch import (
     ReplicaFetch,
     ReplicaFetchResponse,
@@ -72,9 +72,16 @@ class LeaderReplication:
         return self.isr.high_watermark
 
     def read(
-        self, fetch: ReplicaFetch, size_max: int, *, whole_first: bool
+        self,
+        fetch: ReplicaFetch,
+        size_max: int,
+        *,
+        whole_first: bool,
+        session: SessionRequests | None = None,
     ) -> ReplicaFetchResponse:
         """Return the records after a follower's log end, or where its log diverges.
+
+        The later requests of the session repeat the fetch, until `InSyncReplicas.end_repetition`.
 
         Raises FencedLeaderEpoch and UnknownLeaderEpoch for another leader epoch, the latter also
         for a node that is no replica here, and NotLeaderOrFollower for an older process of it.
@@ -100,7 +107,7 @@ class LeaderReplication:
             log, follower.offset, size_max, span.end_offset, whole_first=whole_first
         )
         has_deleted = follower.log_start_offset != isr.log_start_of(follower.node_id)
-        if not isr.fetched(follower, span.end_offset, self._now_ms()):
+        if not isr.fetched(follower, span.end_offset, self._now_ms(), session):
             raise NotLeaderOrFollower()
         reached = self.advance()
         is_joining = follower.node_id not in isr.partition.isr

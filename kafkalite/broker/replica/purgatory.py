@@ -146,6 +146,11 @@ class Purgatory:
         if not delayed.is_removed:
             self._expire(delayed)
 
+    def complete_now(self, delayed: DelayedOperation) -> None:
+        """Complete a request that takes no steps, before anything else changes."""
+        if not delayed.is_removed:
+            self._finish(delayed)
+
     def _expire(self, delayed: DelayedOperation) -> None:
         delayed.is_expired = True
         self._complete_when_due(delayed)
