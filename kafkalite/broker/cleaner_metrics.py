@@ -22,7 +22,10 @@ CLEANER = "kafka_log_logcleaner_"
 def cleaner_families(node: Node) -> Iterator[Family]:
     """Yield the metrics of a node's passes; nothing if it needs no log cleaner."""
     local = node.local_listener
-    if local is None or not any(partition.needs_cleaner for partition in list(node.replicas)):
+    is_needed = any(partition.needs_cleaner for partition in list(node.replicas)) or any(
+        partition.log.config.compacts for partition in list(node.replication.followed)
+    )
+    if local is None or not is_needed:
         return
     jobs, now_ms = local.cleaning, node.clock.monotonic_ms()
     wanted = node.settings[LOG_CLEANER_THREADS] if node.settings[LOG_CLEANER_ENABLE] else 0
@@ -37,7 +40,7 @@ def cleaner_families(node: Node) -> Iterator[Family]:
         (f"{MANAGER}uncleanable_partitions_count", "Logs that cannot be compacted; see the log.",
          len(jobs.uncleanable)),
         (f"{MANAGER}uncleanable_bytes", "Size of the logs that cannot be compacted.",
-         sum(partition.log.size for partition in jobs.uncleanable)),
+         sum(log.size for log in jobs.uncleanable)),
         (f"{CLEANER}max_buffer_utilization_percent", "Use of the offset map in the last pass.",
          round(100 * counts.map_utilization, 1) if counts is not None else 0),
         (f"{CLEANER}cleaner_recopy_percent", "Bytes that the last pass kept.",

@@ -38,9 +38,11 @@ def alter(broker: Broker, kafkalite, *words: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def create(admin: AdminClient, name: str, config: Mapping[str, str] | None = None) -> None:
+def create(
+    admin: AdminClient, name: str, config: Mapping[str, str] | None = None, factor: int = 1
+) -> None:
     config = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20), **(config or {})}
-    (future,) = admin.create_topics([NewTopic(name, 1, 1, config=config)]).values()
+    (future,) = admin.create_topics([NewTopic(name, 1, factor, config=config)]).values()
     future.result()
 
 
@@ -184,6 +186,26 @@ def test_policy_may_change_both_ways(broker, admin, kafkalite):
     assert " s ago" in row and "0 %" in row
     examined = kafkalite("doctor", "--data", broker.data).stdout
     assert re.search(r"ok +compaction +the log cleaner runs", examined)
+
+
+def test_each_replica_is_compacted_on_its_own():
+    with Broker(workers=3, config={"log.cleaner.backoff.ms": 50}) as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap})
+        create(admin, "prices", {"min.insync.replicas": "2"}, factor=3)
+        written = write(running, "prices", 40)
+        logs = [running.data / "nodes" / str(node_id) / "prices-0" for node_id in (1, 2, 3)]
+        whole = 40 * KEYS * 150
+        until(lambda: all(size_of(log) < whole / 2 for log in logs))
+        leader = leader_of(admin, "prices")
+        pid = pid_of(running, leader)
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: leader_of(admin, "prices") not in (-1, leader))
+        assert holds_latest(running, "prices", written)
+
+
+def size_of(log: Path) -> int:
+    return sum(path.stat().st_size for path in log.glob("*.log"))
 
 
 def test_dirty_log_is_cleaned_by_itself_also_without_local_clients():

@@ -5,10 +5,11 @@
     CLEANED ─▶ the results are checked, and replace the segments, group by group in several ticks
     SWAPPED ◀─ the cleaner checkpoint is set
 
-A pass is cancelled when its partition is deleted or led elsewhere, when its topic is not compacted
-any more, when its log is truncated, and at the end of the cleaner's connection.  Its .cleaned files
-are deleted then, and again when the cleaner has stopped: until that the state is ABORTING, and no
-other pass begins.
+Each replica of a partition is cleaned on its own, by its node, as in Kafka.  A pass is cancelled
+when its partition is deleted, moved, or changes between leading and following, when its topic is
+not compacted any more, when its log is truncated, and at the end of the cleaner's connection.  Its
+.cleaned files are deleted then, and again when the cleaner has stopped: until that the state is
+ABORTING, and no other pass begins.
 Records may be deleted during a pass; the swap then finds other segments, and the pass is repeated.
 
 A log that cannot be cleaned for an unexpected reason is UNCLEANABLE until the node restarts; other
@@ -24,7 +25,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kafkalite.broker.future import Future
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work, in_steps
@@ -52,7 +53,7 @@ from kafkalite.storage.manager.cleaner_candidates import CleanableRange, OffsetM
 
 if TYPE_CHECKING:
     from kafkalite.broker.local.local_node import LocalNode
-    from kafkalite.broker.replica.partition import Partition
+    from kafkalite.storage.log.log import Log
 
 log = logging.getLogger("kafkalite.broker")
 
@@ -63,10 +64,26 @@ RETRY_MS = 15_000
 """Delay before a log is offered again after a pass that failed."""
 
 
+class CleanedPartition(Protocol):
+    """A partition that is led or followed here, as the log cleaner uses it."""
+
+    log: Log
+    error: KafkaError | None
+    is_loading: bool
+
+    @property
+    def high_watermark(self) -> int:
+        """The high watermark as far as this node knows it."""
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset below which the outcome of each transaction is known and committed."""
+
+
 class CleaningOffer(NamedTuple):
     """A log that should be cleaned."""
 
-    partition: Partition
+    partition: CleanedPartition
     range: CleanableRange
     is_requested: bool
 
@@ -89,7 +106,11 @@ class ActivePass:
                  "truncation_count")  # fmt: skip
 
     def __init__(
-        self, partition: Partition, job: CleaningJob, start_ms: int, cancel: Callable[[str], object]
+        self,
+        partition: CleanedPartition,
+        job: CleaningJob,
+        start_ms: int,
+        cancel: Callable[[str], object],
     ) -> None:
         self.partition = partition
         self.job = job
@@ -114,13 +135,13 @@ class CleaningJobs:
 
     def __init__(self, node: LocalNode) -> None:
         self._node = node
-        self._passes: dict[Partition, ActivePass] = {}
-        self._requested: dict[Partition, None] = {}
-        self._retry_ms: dict[Partition, int] = {}
-        self._last: dict[Partition, LastPass] = {}
-        self._failures: dict[Partition, str] = {}
-        self.uncleanable: dict[Partition, str] = {}
-        """Partitions that cannot be cleaned until the node restarts, with the reasons."""
+        self._passes: dict[Log, ActivePass] = {}
+        self._requested: dict[Log, None] = {}
+        self._retry_ms: dict[Log, int] = {}
+        self._last: dict[Log, LastPass] = {}
+        self._failures: dict[Log, str] = {}
+        self.uncleanable: dict[Log, str] = {}
+        """Logs that cannot be cleaned until the node restarts, with the reasons."""
         self.cleaners: dict[object, Callable[[], object]] = {}
         """The connected cleaner threads, with the functions that wake them up."""
         self.last_offer_ms = -1
@@ -133,11 +154,20 @@ class CleaningJobs:
 
     # -- choosing ----------------------------------------------------------------------------
 
-    def compacted(self) -> Iterator[Partition]:
+    def _compacted(self) -> Iterator[CleanedPartition]:
         """Yield the partitions that the log cleaner compacts."""
-        for partition in list(self._node.replicas):
+        for partition in [*self._node.replicas, *self._node.replication.followed]:
             if partition.log.config.compacts:
                 yield partition
+
+    def _of(self, topic_id: bytes, index: int) -> CleanedPartition | None:
+        """Return a partition that is led or followed here."""
+        led = self._node.replicas.of_topic(topic_id).get(index)
+        return led or self._node.replication.followed.of_topic(topic_id).get(index)
+
+    def _is_current(self, partition: CleanedPartition) -> bool:
+        key = partition.log.topic_id, partition.log.partition
+        return partition.error is None and self._of(*key) is partition
 
     def best_offer(self) -> CleaningOffer | None | Future[CleaningOffer | None]:
         """Return the log with the largest dirty ratio that is due, or one that was requested."""
@@ -148,7 +178,7 @@ class CleaningJobs:
         ratio, overdue_ms = 0.0, 0
         self._forget()
         now_ms = self._node.clock.wall_ms()
-        for partition in self.compacted():
+        for partition in self._compacted():
             yield
             if not self._is_free(partition):
                 continue
@@ -159,9 +189,9 @@ class CleaningJobs:
                 continue
             ratio = max(ratio, found.dirty_ratio)
             overdue_ms = max(overdue_ms, found.overdue_ms)
-            offer = CleaningOffer(partition, found, partition in self._requested)
+            offer = CleaningOffer(partition, found, partition.log in self._requested)
             if offer.is_requested and not found.cleanable_size:
-                self._requested.pop(partition)  # there is nothing that may be cleaned
+                self._requested.pop(partition.log)  # there is nothing that may be cleaned
                 continue
             due = offer.is_requested or (
                 cleaner_candidates.is_due(partition.log, found) and not self._is_waiting(partition)
@@ -172,19 +202,21 @@ class CleaningJobs:
         self.last_offer_ms = self._node.clock.monotonic_ms()
         return best
 
-    def _is_free(self, partition: Partition) -> bool:
+    def _is_free(self, partition: CleanedPartition) -> bool:
         return (
-            partition not in self._passes
-            and partition not in self.uncleanable
+            self._is_current(partition)
+            and partition.log not in self._passes
+            and partition.log not in self.uncleanable
             and partition.log.failure is None
+            and not partition.log.is_truncating
             and not partition.is_loading
         )
 
-    def _is_waiting(self, partition: Partition) -> bool:
-        due_ms = self._retry_ms.get(partition)
+    def _is_waiting(self, partition: CleanedPartition) -> bool:
+        due_ms = self._retry_ms.get(partition.log)
         return due_ms is not None and self._node.clock.monotonic_ms() < due_ms
 
-    def _range(self, partition: Partition, now_ms: int) -> CleanableRange:
+    def _range(self, partition: CleanedPartition, now_ms: int) -> CleanableRange:
         return cleaner_candidates.cleanable_range(
             partition.log, partition.last_stable_offset, now_ms
         )
@@ -203,14 +235,14 @@ class CleaningJobs:
             )
         if partition.log.failure is not None:
             raise KafkaStorageError(partition.log.failure)
-        if partition in self.uncleanable:
+        if partition.log in self.uncleanable:
             raise KafkaStorageError(
                 f"{_name(partition)} cannot be compacted until node {self._node.node_id} restarts:"
-                f" {self.uncleanable[partition]}"
+                f" {self.uncleanable[partition.log]}"
             )
         partition.log.roll()
-        self._requested[partition] = None
-        self._retry_ms.pop(partition, None)
+        self._requested[partition.log] = None
+        self._retry_ms.pop(partition.log, None)
         for wake_up in list(self.cleaners.values()):
             wake_up()
 
@@ -218,11 +250,11 @@ class CleaningJobs:
         """Return the fields of CLEANER_STATUS that describe a partition."""
         partition = self._node.replicas.leader(topic_id, index)
         found = self._range(partition, self._node.clock.wall_ms())
-        last = self._last.get(partition)
+        last = self._last.get(partition.log)
         return {
             "state": self.state_of(partition),
-            "reason": self.uncleanable.get(partition) or self._failures.get(partition),
-            "is_requested": partition in self._requested,
+            "reason": self.uncleanable.get(partition.log) or self._failures.get(partition.log),
+            "is_requested": partition.log in self._requested,
             "cleaners": len(self.cleaners),
             "dirty_ratio": found.dirty_ratio,
             "log_size": partition.log.size,
@@ -233,12 +265,12 @@ class CleaningJobs:
             "last_cleaned_ms": last.ended_ms if last else -1,
         }
 
-    def state_of(self, partition: Partition) -> CleaningState:
+    def state_of(self, partition: CleanedPartition) -> CleaningState:
         """Return the state of a partition."""
-        active = self._passes.get(partition)
+        active = self._passes.get(partition.log)
         if active is not None:
             return CleaningState.ABORTING if active.reason else CleaningState.CLEANING
-        if partition in self.uncleanable:
+        if partition.log in self.uncleanable:
             return CleaningState.UNCLEANABLE
         return CleaningState.NONE
 
@@ -246,7 +278,7 @@ class CleaningJobs:
 
     def begin(self, topic_id: bytes, index: int, cancel: Callable[[str], object]) -> ActivePass:
         """Begin a pass over a log; raise KafkaError if it is not possible."""
-        partition = self._node.replicas.leader(topic_id, index)
+        partition = self._of(topic_id, index) or self._node.replicas.leader(topic_id, index)
         if not self._is_free(partition) or not partition.log.config.compacts:
             raise RequestTimedOut(
                 f"{_name(partition)} cannot be cleaned now: it is being cleaned, or has failed, or"
@@ -263,7 +295,7 @@ class CleaningJobs:
         )  # fmt: skip
         partition.log.discard_cleaned()  # of a pass that was cancelled
         active = ActivePass(partition, job, self._node.clock.monotonic_ms(), cancel)
-        self._passes[partition] = active
+        self._passes[partition.log] = active
         partition.log.is_being_cleaned = True
         self._check_later()
         return active
@@ -343,7 +375,7 @@ class CleaningJobs:
             yield
         self._check(active)
         self._node.logs.note_cleaned(partition.log, result.end_offset)
-        self._node.replicas.log_was_cleaned(partition)
+        self._node.replicas.log_was_cleaned(partition.log)
         self._succeeded(active, result)
 
     def _check(self, active: ActivePass) -> None:
@@ -354,18 +386,18 @@ class CleaningJobs:
 
     def _succeeded(self, active: ActivePass, result: CleaningResult) -> None:
         partition, clock = active.partition, self._node.clock
-        before, counts = self._last.get(partition), result.counts
+        before, counts = self._last.get(partition.log), result.counts
         last = LastPass(
             before.number + 1 if before else 1,
             clock.wall_ms(),
             clock.monotonic_ms() - active.start_ms,
             counts,
         )
-        self._last[partition] = self.last_pass = last
-        self._failures.pop(partition, None)
-        self._retry_ms.pop(partition, None)
+        self._last[partition.log] = self.last_pass = last
+        self._failures.pop(partition.log, None)
+        self._retry_ms.pop(partition.log, None)
         if result.end_offset >= active.job.upper_offset or not result.groups:
-            self._requested.pop(partition, None)
+            self._requested.pop(partition.log, None)
         self._end(active)
         log.info(
             "Log was compacted. partition=%s end_offset=%d bytes_read=%d bytes_written=%d"
@@ -397,17 +429,17 @@ class CleaningJobs:
             retriable = isinstance(error, KafkaStorageError)
             self._failed(active.partition, str(error), retriable=retriable)
 
-    def _failed(self, partition: Partition, reason: str, *, retriable: bool) -> None:
-        self._failures[partition] = reason
-        self._requested.pop(partition, None)
+    def _failed(self, partition: CleanedPartition, reason: str, *, retriable: bool) -> None:
+        self._failures[partition.log] = reason
+        self._requested.pop(partition.log, None)
         if retriable:
-            self._retry_ms[partition] = self._node.clock.monotonic_ms() + RETRY_MS
+            self._retry_ms[partition.log] = self._node.clock.monotonic_ms() + RETRY_MS
             log.warning(
                 "Log cannot be compacted now; retrying. partition=%s error=%r",
                 _name(partition), reason,
             )  # fmt: skip
             return
-        self.uncleanable[partition] = reason
+        self.uncleanable[partition.log] = reason
         log.error(
             "Log cannot be compacted until the node restarts. partition=%s error=%r",
             _name(partition), reason,
@@ -421,8 +453,8 @@ class CleaningJobs:
     def _end(self, active: ActivePass) -> None:
         active.close()
         active.partition.log.is_being_cleaned = False
-        if self._passes.get(active.partition) is active:
-            del self._passes[active.partition]
+        if self._passes.get(active.partition.log) is active:
+            del self._passes[active.partition.log]
 
     # -- cancelling --------------------------------------------------------------------------
 
@@ -448,26 +480,30 @@ class CleaningJobs:
             self._check_later()
 
     def _forget(self) -> None:
-        """Forget the partitions that are not led here any more."""
+        """Forget the logs that are not led or followed here any more."""
         for known in (
             self._requested, self._retry_ms, self._last, self._failures, self.uncleanable,
         ):  # fmt: skip
-            for partition in [each for each in known if not self._is_led(each)]:
-                del known[partition]
+            for gone in [each for each in known if not self._has(each)]:
+                del known[gone]
 
-    def _is_led(self, partition: Partition) -> bool:
-        return self._node.replicas.of_topic(partition.topic_id).get(partition.index) is partition
+    def _has(self, cleaned: Log) -> bool:
+        partition = self._of(cleaned.topic_id, cleaned.partition)
+        return partition is not None and partition.log is cleaned
 
     def _reason_to_cancel(self, active: ActivePass) -> str:
         """Return why a pass must not go on; empty if it may."""
         partition = active.partition
-        if not self._is_led(partition):
-            return "the partition is deleted or led elsewhere"
+        if not self._is_current(partition):
+            return "the partition is deleted or moved, or its leader has changed"
         if partition.log.failure is not None:
             return partition.log.failure
         if not partition.log.config.compacts:
             return "the topic is not compacted any more"
-        if partition.log.truncation_count != active.truncation_count:
+        if (
+            partition.log.is_truncating
+            or partition.log.truncation_count != active.truncation_count
+        ):
             return "the log was truncated"
         return ""
 
@@ -477,8 +513,8 @@ def _has_sources(active: ActivePass) -> bool:
     return active.partition.log.segments.has_base_offset(active.job.sources[0].base_offset)
 
 
-def _name(partition: Partition) -> str:
-    return f"{partition.topic}-{partition.index}"
+def _name(partition: CleanedPartition) -> str:
+    return f"{partition.log.topic}-{partition.log.partition}"
 
 
 def _urgency(offer: CleaningOffer) -> tuple[bool, float]:

@@ -86,8 +86,8 @@ class CleaningSession:
         self._send(
             cleaning.OFFERED(
                 request_id=request_id,
-                partition=offer.partition.index if offer else -1,
-                topic_id=offer.partition.topic_id if offer else NO_ID,
+                partition=offer.partition.log.partition if offer else -1,
+                topic_id=offer.partition.log.topic_id if offer else NO_ID,
                 # What was requested comes before what is only dirty.
                 dirty_ratio=offer.range.dirty_ratio + offer.is_requested if offer else 0.0,
                 threads=settings[LOG_CLEANER_THREADS],

@@ -6,6 +6,7 @@ from socket import socket
 from typing import Protocol
 
 from kafkalite.broker.handler_node import HandlerNode
+from kafkalite.broker.replica.node_replication import NodeReplication
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import Authorizer
 from kafkalite.storage.manager.log_manager import LogManager
@@ -19,3 +20,4 @@ class LocalNode(HandlerNode, Protocol):
     listener: socket
     logs: LogManager
     replicas: ReplicaManager
+    replication: NodeReplication

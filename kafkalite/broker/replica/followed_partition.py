@@ -20,6 +20,9 @@ class FollowedPartition:
     __slots__ = ("error", "flush_timer", "flushes_always", "flushing", "leader", "log",
                  "replication", "retry_ms")  # fmt: skip
 
+    is_loading = False
+    """No coordinator loads the records of a partition that is followed."""
+
     def __init__(
         self,
         log: Log,
@@ -54,6 +57,12 @@ class FollowedPartition:
     def high_watermark(self) -> int:
         """The high watermark as far as this node knows it."""
         return self.replication.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset below which the outcome of each transaction is known and committed."""
+        transactions = self.log.producers.transactions
+        return transactions.last_stable_offset(self.high_watermark, self.log.log_start_offset)
 
     @property
     def lag(self) -> int:

@@ -412,9 +412,10 @@ class ReplicaManager:
         if partition is not None and partition.waiting:
             self._dirty[partition] = None
 
-    def log_was_cleaned(self, partition: Partition) -> None:
-        """Measure a partition again whose segments were replaced by cleaned ones."""
-        if partition in self._sizes:
+    def log_was_cleaned(self, log: Log) -> None:
+        """Measure a log again whose segments were replaced by cleaned ones."""
+        partition = self.of_topic(log.topic_id).get(log.partition)
+        if partition is not None:
             self._resized[partition] = None
 
     # -- the end of the tick -----------------------------------------------------------------
