@@ -150,7 +150,7 @@ class NodeMetrics:
         self.node = node
         self.page = Page(page_path(run_directory, node.node_id), node.node_id)
         self.start_s = time.time()
-        self._frames = -1
+        self._last_work = -1
         self._page_ns = 0
         self._closed = False
         self._periods = 0
@@ -160,16 +160,22 @@ class NodeMetrics:
 
     def update(self) -> None:
         """Write the page if values may have changed, and schedule the next call."""
-        local = self.node.local_listener
-        frames = self.node.reactor.counters["frames"] + (local.work if local is not None else 0)
+        work = self._work()
         self._periods += 1
-        if frames == self._frames and self._periods < IDLE_PERIODS:
+        if work == self._last_work and self._periods < IDLE_PERIODS:
             self.node.reactor.call_later(PERIOD_MS, self.update)
             return
-        self._frames, self._periods = frames, 0
+        self._last_work, self._periods = work, 0
         self._update_idle_ratio()
         self._page_ns = 0
         self._write(self.page.write_steps(self.families(), self.node.clock.monotonic_ms()))
+
+    def _work(self) -> int:
+        """Return a number that differs if the node has done something since the last call."""
+        node = self.node
+        local = node.local_listener.work if node.local_listener is not None else 0
+        frames = node.reactor.counters["frames"] - node.follower_sessions.idle_requests
+        return frames + local + node.replication.followed.bytes_in
 
     def _write(self, left: Iterator[None]) -> None:
         """Write for STEP_MS; write the rest in later ticks."""

@@ -295,3 +295,19 @@ def test_fetch_beyond_the_known_epochs_is_out_of_range(offset, epoch):
 )
 def test_follower_truncates_to_what_both_logs_have(own, end, leader, expected):
     assert truncation_offset(leader, own, end) == expected
+
+
+def test_partition_is_settled_once_all_replicas_are_in_sync_and_have_all_records():
+    isr = leading()
+    for node_id in (2, 3):
+        fetch(isr, node_id, 10)
+    assert not isr.is_settled(10)  # the high watermark has not followed
+    assert advanced(isr) == 10 and isr.is_settled(10)
+    assert not isr.is_settled(11)
+    fetch(isr, 2, 9)
+    assert not isr.is_settled(10)
+    smaller = leading(1, 2)
+    fetch(smaller, 2, 10)
+    fetch(smaller, 3, 10)
+    advanced(smaller)
+    assert not smaller.is_settled(10)

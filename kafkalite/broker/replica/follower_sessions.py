@@ -413,6 +413,8 @@ class FollowerSessions:
         self._clock = clock
         self._ids = itertools.count(1)
         self._sessions: dict[SessionOwner, FollowerSession] = {}
+        self.idle_requests = 0
+        """Number of requests that named no partition."""
 
     def fetch(
         self, request: PeerFetch, owner: SessionOwner
@@ -423,6 +425,7 @@ class FollowerSessions:
             InvalidRequest: it does not identify the follower.
             FetchSessionIdNotFound, InvalidFetchSessionEpoch: the follower begins a new session.
         """
+        self.idle_requests += not request.topics and not request.forgotten
         if request.node_id < 0:
             raise InvalidRequest("A fetch of another node has its id and its epoch.")
         if request.session_epoch == INITIAL_EPOCH:

@@ -330,6 +330,18 @@ class InSyncReplicas:
             for node_id in nodes
         ]
 
+    def is_settled(self, leader_end_offset: int) -> bool:
+        """Return whether all replicas are in sync and have all records, so that only an append, an
+        image or a request can change anything."""
+        partition = self.partition
+        return (
+            self.pending is None
+            and self.high_watermark == leader_end_offset
+            and len(partition.isr) == len(partition.replicas)
+            and not partition.removing
+            and all(each.end_offset == leader_end_offset for each in self._followers.values())
+        )
+
     # -- proposals ---------------------------------------------------------------------------
 
     def propose(self, leader: LogEnds, now_ms: int) -> IsrProposal | None:

@@ -130,7 +130,10 @@ class IsrProposals:
     def _check_next(self, partitions: Iterator[Partition]) -> None:
         some = [*islice(partitions, CHECKED_PER_TICK)]
         for partition in some:
-            if partition.error is None:  # it is still led here
+            replication = partition.replication
+            if partition.error is not None or replication is None:
+                continue  # it is led here no longer, or has no followers
+            if not replication.isr.is_settled(partition.log.end_offset):
                 # A follower that does not fetch must not hold the high watermark for ever.
                 self._replicas.mark_dirty(partition)
         if len(some) < CHECKED_PER_TICK:

@@ -72,6 +72,9 @@ class Housekeeping:
         """True from a checkpoint's first note until it is written."""
         self._checked_ms = now_ms
         self._durable_offset_sum = 0
+        self._look_due_ms = 0
+        self._looked_count = 0
+        self._are_flushed = False
         self._background = BackgroundFlush()
         self._flush_due_ms = now_ms + settings[LOG_BACKGROUND_FLUSH_INTERVAL_MS]
 
@@ -106,7 +109,7 @@ class Housekeeping:
             self._add_points(self._checkpoint_queue, flusher)
         self._apply_retention()
         due = [self._retention_due_ms, self._checkpoint_due_ms, self._flush_due_ms]
-        if any(not found.is_left_to_kernel for found in self._logs.values()):
+        if self._has_flushed_logs(now_ms):
             due.append(self._checked_ms + self._check_interval_ms())
         if self._retention_queue or self._checkpoint_queue is not None:
             due.append(now_ms)
@@ -114,6 +117,15 @@ class Housekeeping:
         if deletes_due_ms is not None:
             due.append(deletes_due_ms)
         return min(due)
+
+    def _has_flushed_logs(self, now_ms: int) -> bool:
+        """Return whether there are logs that are not left to the kernel, as of the last look."""
+        count = len(self._logs)
+        if now_ms >= self._look_due_ms or count != self._looked_count:
+            self._look_due_ms = now_ms + self._check_interval_ms()
+            self._looked_count = count
+            self._are_flushed = any(not found.is_left_to_kernel for found in self._logs.values())
+        return self._are_flushed
 
     def _check_interval_ms(self) -> int:
         return max(CHECKPOINT_MS_MIN, CHECKPOINT_MS_PER_LOG * len(self._logs))
