@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from kafkalite.transport.reactor import Reactor
 
 BACKLOG = 128
+SEND_BUFFER_SIZE = 2 << 20
+"""Size of a connection's send buffer, as far as the system allows: a whole response of 1 MB takes
+one tick of both ends."""
 CREDENTIALS = struct.Struct("3i")
 """Process, user and group id of a peer."""
 
@@ -52,6 +55,7 @@ class PeerListener:
         if uid not in (os.geteuid(), 0):
             self._reactor.reject(accepted, ("", 0), f"it is of user {uid}, and no peer")
             return
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_SIZE)
         self._reactor.open_peer_connection(accepted, self._serve)
 
     def close(self) -> None:
