@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from kafkalite.errors import (
+    BY_CODE,
     LeaderNotAvailable,
     NotEnoughReplicas,
     NotLeaderOrFollower,
@@ -251,6 +252,30 @@ def test_leader_whose_log_fails_is_replaced_and_fetches_its_records_again(cluste
     assert cluster.values("t") == [b"a", b"b"]
     assert len({content(cluster, node_id) for node_id in NODES}) == 1
     assert cluster.directories("t-0*-stray")
+
+
+def test_batches_after_one_that_came_too_early_are_awaited_in_order(cluster):
+    """A client may know the next leader before that node does, and has sent several batches."""
+
+    def send(node_id: int, sequence: int) -> str:
+        entry = cluster.produce(
+            "t", b"%d" % sequence, at=node_id, producer_id=9, producer_epoch=0,
+            base_sequence=sequence,
+        )  # fmt: skip
+        return BY_CODE[entry.error_code].__name__ if entry.error_code else ""
+
+    former = cluster.leader("t")
+    assert send(former, 0) == ""
+    for node_id in followers(cluster):
+        assert send(node_id, 1) == "NotLeaderOrFollower"
+    cluster.kill(former, stay_down=True)
+    cluster.until(lambda: cluster.leader("t") not in (former, -1))
+    leader = cluster.leader("t")
+    cluster.until(lambda: cluster.node(leader).replicas.of_topic("t"))
+    assert [send(leader, 2), send(leader, 3)] == ["NotLeaderOrFollower"] * 2
+    assert [send(leader, sequence) for sequence in (1, 2, 3)] == [""] * 3
+    assert send(leader, 5) == "OutOfOrderSequenceNumber"
+    assert cluster.values("t") == [b"0", b"1", b"2", b"3"]
 
 
 def test_list_offsets_waits_for_the_high_watermark_of_a_new_leader(cluster):

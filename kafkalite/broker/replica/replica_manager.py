@@ -22,6 +22,7 @@ from kafkalite.broker.replica.offline_partitions import OfflinePartitions
 from kafkalite.broker.replica.partition import Partition, ReplicationEnvironment
 from kafkalite.broker.replica.partition_flushes import PartitionFlushes
 from kafkalite.broker.replica.purgatory import Purgatory
+from kafkalite.broker.replica.refused_batches import RefusedBatches
 from kafkalite.broker.replica.transaction_verifier import RequestTransaction, TransactionVerifier
 from kafkalite.broker.replica.verification_queue import VerificationQueue
 from kafkalite.broker.request_metrics import TopicTraffic
@@ -38,6 +39,7 @@ from kafkalite.errors import (
     KafkaStorageError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    OutOfOrderSequenceNumber,
     PolicyViolation,
     TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
@@ -86,6 +88,7 @@ class ReplicaManager:
         self.append_queue = AppendQueue(opener, self._append_now, self.leader)
         self.verifier = TransactionVerifier(scheduler, now_ns)
         self.verification_queue = VerificationQueue(self.verifier, self.append_queue)
+        self.refused = RefusedBatches(now_ns)
         self._topic_image = topic_image
         self._topics: dict[Topic, dict[int, Partition]] = {}
         self._offline = OfflinePartitions()
@@ -336,6 +339,25 @@ class ReplicaManager:
 
         Raises a KafkaError if the request is invalid or not authorized.
         """
+        try:
+            return self._append(client, required_acks, topic, index, batch, transaction)
+        except OutOfOrderSequenceNumber:
+            raise
+        except KafkaError as error:
+            image = self._topic_image(topic)
+            if batch and image is not None:
+                self.refused.add(image.topic_id, index, batch, error)
+            raise
+
+    def _append(
+        self,
+        client: ClientContext,
+        required_acks: int,
+        topic: Topic,
+        index: int,
+        batch: memoryview | bytes | None,
+        transaction: RequestTransaction | None,
+    ) -> tuple[Partition, LogAppendResult | Future[LogAppendResult]]:
         if required_acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
             raise InvalidRequiredAcks()
         partition = self.leader(topic, index)
@@ -363,7 +385,12 @@ class ReplicaManager:
     ) -> LogAppendResult:
         if not self.verifies_transactions:
             guard = NOT_REQUIRED
-        appended = partition.append(batch, validated=validated, guard=guard)
+        try:
+            appended = partition.append(batch, validated=validated, guard=guard)
+        except OutOfOrderSequenceNumber as error:
+            topic_id, index = partition.topic_id, partition.index
+            raise self.refused.error_of(topic_id, index, batch, error) from None
+        self.refused.appended(partition.topic_id, partition.index, batch)
         partition.traffic.produces += 1
         self._dirty[partition] = None
         return appended

@@ -491,6 +491,11 @@ def after(sequence: int, count: int) -> int:
     return later if later <= SEQUENCE_MAX else later - SEQUENCE_MAX - 1
 
 
+def is_before(sequence: int, other: int) -> bool:
+    """Return whether a sequence comes before another one, at most half of all sequences later."""
+    return 0 < (other - sequence) % (SEQUENCE_MAX + 1) <= SEQUENCE_MAX // 2
+
+
 def decoded(snapshot: bytes) -> list[ProducerStateEntry]:
     """Return the producers in a snapshot; raise ValueError if it is damaged."""
     start = SNAPSHOT_HEADER.size
