@@ -5,9 +5,8 @@ touch of a page dominates, so factor 3 has 0.35 to 0.5 of the throughput of fact
 a record waits for two hops between processes, 60 to 150 us.  A killed worker is noticed within a
 millisecond, and a default librdkafka client asks for metadata again after 100 ms.
 
-Every figure compares topics of one broker with three workers, factor 3 and factor 1 in turn.
-
-Left out: Apache Kafka with three brokers: tools/apache_kafka.py starts single nodes.
+Most figures compare topics of one broker with three workers, factor 3 and factor 1 in turn.  The
+last ones compare it with three brokers of Apache Kafka and their controller, in turn.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from confluent_kafka import Producer
 
 from benchmarks.failover import await_process, process_at
 from benchmarks.frames import PRODUCE_VERSION, batch_of, produce_frame
-from benchmarks.harness import Bench, Run, cpu_s, have_memory_at_hand, topic
+from benchmarks.harness import Bench, Run, cpu_s, have_memory_at_hand, pss_mib, topic
 from benchmarks.report import OURS, Budget, Figure
-from benchmarks.subjects import Kafkalite
+from benchmarks.subjects import KafkaCluster, Kafkalite, Subject
 from benchmarks.wire import Wire, frame, leaders, metadata
 from kafkalite.errors import raise_for
 from kafkalite.protocol.schema import Fields
@@ -43,6 +42,7 @@ ROUND_TRIPS = 3_000
 SMALL = 170
 """Size of a batch with one record of 100 bytes."""
 KILLS = 20
+KILLS_OF_BOTH = 5
 KILL_WINDOW_S = (0.3, 2.0)
 """Records sent this long before and after a kill are those that it delays."""
 PACE_S = 0.001
@@ -67,6 +67,8 @@ def run(bench: Bench) -> None:
         failover(bench, broker)
     with started(bench, "replicated-emptied") as broker:
         catch_up(bench, broker)
+    if len(bench.subjects) > 1:
+        beside_kafka(bench)
 
 
 def started(bench: Bench, name: str) -> Kafkalite:
@@ -110,7 +112,7 @@ def flushed(bench: Bench, broker: Kafkalite) -> None:
 
 
 def loaded(
-    bench: Bench, broker: Kafkalite, copies: int, partitions: int, *, factor: int, **configs: str
+    bench: Bench, broker: Subject, copies: int, partitions: int, *, factor: int, **configs: str
 ) -> Mapping[str, float]:
     """Produce batches that were prepared before, one request in flight to each partition."""
     requests = bench.scale(BATCHES, at_least=partitions)
@@ -178,7 +180,7 @@ def idle(bench: Bench, broker: Kafkalite) -> None:
     )
 
 
-def await_in_sync(broker: Kafkalite, name: str) -> None:
+def await_in_sync(broker: Subject, name: str) -> None:
     """Wait until all replicas of a topic are in sync."""
     deadline = time.monotonic() + WAIT_S_MAX
     while not all(len(each.isr_nodes) == FACTOR for each in partitions_of(broker, name)):
@@ -187,7 +189,7 @@ def await_in_sync(broker: Kafkalite, name: str) -> None:
         time.sleep(LOOK_S)
 
 
-def partitions_of(broker: Kafkalite, name: str) -> list[Fields]:
+def partitions_of(broker: Subject, name: str) -> list[Fields]:
     return list(metadata(broker.bootstrap, name).topics[0].partitions)
 
 
@@ -239,19 +241,67 @@ class Load:
             raise RuntimeError(f"{left + self.failures} records were not acknowledged")
 
 
-def killed_leader_s(broker: Kafkalite, load: Load, number: int) -> float:
+def killed_leader_s(broker: Kafkalite | KafkaCluster, load: Load, number: int) -> float:
     """Return the longest time to an acknowledgement of records around a kill of a leader."""
     await_in_sync(broker, load.name)
     before_s, after_s = KILL_WINDOW_S
     load.delivered.clear()
     load.run(time.monotonic() + before_s)
     address = leaders(broker, load.name)[number % PARTITIONS]
-    killed = process_at(broker, address)
-    os.kill(killed, signal.SIGKILL)
-    load.run(time.monotonic() + after_s)
-    await_process(broker, address, killed)
-    load.producer.flush(WAIT_S_MAX)
+    if isinstance(broker, KafkaCluster):
+        broker.kill(address)
+        load.run(time.monotonic() + after_s)
+        load.producer.flush(WAIT_S_MAX)
+        broker.restart(address)
+    else:
+        killed = process_at(broker, address)
+        os.kill(killed, signal.SIGKILL)
+        load.run(time.monotonic() + after_s)
+        await_process(broker, address, killed)
+        load.producer.flush(WAIT_S_MAX)
     return max(latency_s for _, latency_s in load.delivered)
+
+
+# -- beside Apache Kafka -------------------------------------------------------------------------
+
+
+def beside_kafka(bench: Bench) -> None:
+    """Compare with three brokers of Apache Kafka, on the same machine and in turn."""
+    with (
+        started(bench, "replicated-beside") as ours,
+        KafkaCluster(bench.scratch / "three-brokers") as theirs,
+    ):
+        subjects: list[Kafkalite | KafkaCluster] = [ours, theirs]
+        for subject in subjects:  # a JVM reaches its speed only after a while
+            loaded(bench, subject, FACTOR, PARTITIONS, factor=FACTOR)
+        budgets = {"throughput, MB/s": Budget(at_least=2.0)}
+        bench.compare(
+            "three brokers, factor 3, acks=all, 1 MB batches",
+            lambda subject: loaded(bench, subject, FACTOR, PARTITIONS, factor=FACTOR),
+            budgets, subjects, repeats_max=REPEATS_MAX,
+        )  # fmt: skip
+        bench.figures.append(
+            Figure(
+                "three brokers: memory of all processes after a load", "MiB",
+                {each.name: [pss_mib(each.pids)] for each in subjects}, Budget(at_most=1 / 8),
+            )  # fmt: skip
+        )
+        worst = {each.name: [worst_of_kills_s(bench, each)] for each in subjects}
+        bench.figures.append(
+            Figure(
+                f"three brokers: a killed leader, seen by a default producer: worst of"
+                f" {bench.scale(KILLS_OF_BOTH)}", "s", worst, Budget(at_most=0.1),
+            )  # fmt: skip
+        )
+
+
+def worst_of_kills_s(bench: Bench, broker: Kafkalite | KafkaCluster) -> float:
+    with topic(broker, PARTITIONS, {**CONFIGS, "min.insync.replicas": "2"}, FACTOR) as name:
+        load = Load(broker.bootstrap, name)
+        kills = bench.scale(KILLS_OF_BOTH)
+        taken = [killed_leader_s(broker, load, number) for number in range(kills)]
+        load.close()
+    return max(taken)
 
 
 # -- catch-up ------------------------------------------------------------------------------------

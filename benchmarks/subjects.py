@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, Self, cast
 
+from benchmarks.kafka_cluster import ApacheKafkaCluster
 from kafkalite.process.status.ready import NodeReady, Ready, running
 from tools.apache_kafka import ApacheKafka, answers
 
@@ -127,6 +128,12 @@ class Kafkalite:
 
 class Kafka(ApacheKafka):
     """An Apache Kafka broker; see tools/apache_kafka.py for its settings."""
+
+    name = "Apache Kafka"
+
+
+class KafkaCluster(ApacheKafkaCluster):
+    """Three Apache Kafka brokers and their controller."""
 
     name = "Apache Kafka"
 

@@ -101,6 +101,7 @@ class ApacheKafka:
         self.properties = dict(properties or {})
         self.host = "127.0.0.1"
         self.port = 0
+        self.cluster_id = new_cluster_id()
         self.process: subprocess.Popen[bytes] | None = None
         self.startup_s = 0.0
 
@@ -139,14 +140,20 @@ class ApacheKafka:
                 if attempt == START_ATTEMPTS_MAX - 1 or not self._port_was_taken():
                     raise
 
-    def _configure(self) -> Path:
+    def _roles(self) -> dict[str, str]:
+        """Return the settings of the process's roles, with ports that are free now."""
         self.port, controller_port = free_ports(2)
-        settings = {
+        return {
             "process.roles": "broker,controller",
             "node.id": "0",
             "controller.quorum.voters": f"0@{self.host}:{controller_port}",
             "controller.listener.names": "CONTROLLER",
             "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{self.host}:{controller_port}",
+        }
+
+    def _configure(self) -> Path:
+        settings = {
+            **self._roles(),
             "log.dirs": str(self.data),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
@@ -163,10 +170,9 @@ class ApacheKafka:
     def _format(self, java: str, jars: str, config: Path) -> None:
         if (self.data / "meta.properties").exists():
             return
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         command = [java, "-cp", jars, "kafka.tools.StorageTool", "format"]
         # An id that begins with a dash would be read as an option.
-        command += [f"--cluster-id={cluster_id}", "--config", str(config)]
+        command += [f"--cluster-id={self.cluster_id}", "--config", str(config)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RuntimeError(f"Kafka's storage could not be formatted: {done.stderr.strip()}")
@@ -284,6 +290,10 @@ def _fetch(
             raise Unavailable(f"Maven could not fetch {'-'.join(artifact)}: {reason}")
         # All or nothing: a directory that exists is complete.
         Path(scratch, "jars").rename(jars)
+
+
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
 def cache_directory() -> Path:
