@@ -1,4 +1,4 @@
-"""kafkalite replica: list the replicas of partitions, and elect their leaders.
+"""kafkalite replica: list the replicas of partitions, move them, and elect their leaders.
 
 Works with any Kafka broker; lags are requested without TLS and logins only.
 """
@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
     TopicMetadata,
 )
 
+from kafkalite.cli import replica_move
 from kafkalite.cli.clients import (
     CONNECTION,
     REQUEST_TIMEOUT_S,
@@ -334,3 +335,62 @@ def print_outcomes(outcomes: Sequence[Mapping[str, Any]], *, has_all: bool) -> N
         print(f"{each['topic']}:{each['partition']} {each['outcome']}{reason}")
     if not shown:
         print("all partitions are led by their preferred replica")
+
+
+@command(
+    argument(
+        "spans", nargs="+", metavar="TOPIC[:PARTITIONS]", type=span, help="topics or partitions"
+    ),
+    argument(
+        "--to", metavar="IDS", type=replica_move.node_ids, help="nodes of the new replicas: 1,2,3"
+    ),
+    argument("--cancel", action="store_true", help="end a move that is in progress"),
+    argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=replica_move.seconds,
+        help="stop waiting after this time; the broker goes on (default: wait for the end)",
+    ),
+    JSON,
+    *CONNECTION,
+)
+def move(
+    spans: Sequence[PartitionSelection],
+    to: tuple[int, ...] | None,
+    cancel: bool,
+    timeout: float | None,
+    as_json: bool,
+    **connection: Unpack[ConnectionArguments],
+) -> int:
+    """Give partitions other replicas: on other nodes, more of them or fewer.
+
+    The new replicas are filled first; clients go on meanwhile.  The first node of --to is the
+    preferred leader; of several partitions each has another one, in turn.  The exit code is 1 if a
+    partition could not be moved or is not moved yet.
+
+    Examples:
+      kafkalite replica move orders:3 --to 2,3,1
+      kafkalite replica move orders --to 1,2,3 --timeout 0
+      kafkalite replica move orders --cancel
+    """
+    if cancel == (to is not None):
+        raise Refusal("name the nodes of the new replicas with --to, or --cancel a move")
+    cluster = ClusterClients(**connection)
+    admin = cluster.connected_admin()
+    with kafka_errors_as_refusals():
+        topics = cluster.metadata(admin).topics
+    keys = [
+        (name, index)
+        for name, indexes in spans
+        for index in (indexes if indexes is not None else known_indexes(topics, name))
+    ]
+    wanted = {
+        key: None if to is None else replica_move.rotated(to, number)
+        for number, key in enumerate(dict.fromkeys(keys))
+    }
+    outcomes = replica_move.moved(WireClient(cluster), wanted, timeout)
+    if as_json:
+        print(json.dumps(outcomes))
+    else:
+        print_outcomes(outcomes, has_all=False)
+    return int(any(each["outcome"] in replica_move.INCOMPLETE for each in outcomes))

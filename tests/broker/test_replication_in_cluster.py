@@ -254,28 +254,44 @@ def test_leader_whose_log_fails_is_replaced_and_fetches_its_records_again(cluste
     assert cluster.directories("t-0*-stray")
 
 
-def test_batches_after_one_that_came_too_early_are_awaited_in_order(cluster):
-    """A client may know the next leader before that node does, and has sent several batches."""
+def send(cluster: Clients, node_id: int, sequence: int) -> str:
+    """Produce a batch of an idempotent producer at a node; return the name of the error, or ''."""
+    entry = cluster.produce(
+        "t", b"%d" % sequence, at=node_id, producer_id=9, producer_epoch=0, base_sequence=sequence
+    )
+    return BY_CODE[entry.error_code].__name__ if entry.error_code else ""
 
-    def send(node_id: int, sequence: int) -> str:
-        entry = cluster.produce(
-            "t", b"%d" % sequence, at=node_id, producer_id=9, producer_epoch=0,
-            base_sequence=sequence,
-        )  # fmt: skip
-        return BY_CODE[entry.error_code].__name__ if entry.error_code else ""
 
+def fail_over(cluster: Clients) -> int:
+    """Kill the leader of the topic; return the next one, which serves it."""
     former = cluster.leader("t")
-    assert send(former, 0) == ""
-    for node_id in followers(cluster):
-        assert send(node_id, 1) == "NotLeaderOrFollower"
     cluster.kill(former, stay_down=True)
     cluster.until(lambda: cluster.leader("t") not in (former, -1))
     leader = cluster.leader("t")
     cluster.until(lambda: cluster.node(leader).replicas.of_topic("t"))
-    assert [send(leader, 2), send(leader, 3)] == ["NotLeaderOrFollower"] * 2
-    assert [send(leader, sequence) for sequence in (1, 2, 3)] == [""] * 3
-    assert send(leader, 5) == "OutOfOrderSequenceNumber"
+    return leader
+
+
+def test_batches_after_one_that_came_too_early_are_awaited_in_order(cluster):
+    """A client may know the next leader before that node does, and has sent several batches."""
+    assert send(cluster, cluster.leader("t"), 0) == ""
+    for node_id in followers(cluster):
+        assert send(cluster, node_id, 1) == "NotLeaderOrFollower"
+    leader = fail_over(cluster)
+    assert [send(cluster, leader, n) for n in (2, 3)] == ["NotLeaderOrFollower"] * 2
+    assert [send(cluster, leader, n) for n in (1, 2, 3)] == [""] * 3
+    assert send(cluster, leader, 5) == "OutOfOrderSequenceNumber"
     assert cluster.values("t") == [b"0", b"1", b"2", b"3"]
+
+
+def test_first_batch_of_a_producer_is_not_lost_if_it_came_too_early(cluster):
+    """A log without any record of a producer takes any sequence, and earlier ones as duplicates."""
+    for node_id in followers(cluster):
+        assert send(cluster, node_id, 0) == "NotLeaderOrFollower"
+    leader = fail_over(cluster)
+    assert send(cluster, leader, 1) == "NotLeaderOrFollower"
+    assert [send(cluster, leader, n) for n in (0, 1)] == ["", ""]
+    assert cluster.values("t") == [b"0", b"1"]
 
 
 def test_list_offsets_waits_for_the_high_watermark_of_a_new_leader(cluster):

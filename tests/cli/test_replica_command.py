@@ -143,3 +143,66 @@ def test_doctor_checks_replicas(monkeypatch, counts, levels):
     monkeypatch.setattr(metrics, "read_pages", lambda *_: [page(**counts)])
     monkeypatch.setattr(run_directory, "bus_path", lambda _: Path("/run/bus"))
     assert [each.level for each in doctor.replicas({})] == levels
+
+
+# -- move ------------------------------------------------------------------------------------------
+
+
+def replicas_of(command, topic: str) -> list[list[int]]:
+    return [row["replicas"] for row in command("replica", "list", topic, "--json").json]
+
+
+@pytest.fixture
+def single(command):
+    """A topic of two partitions with one replica each."""
+    command("topic", "create", "single", "-p", "2")
+    yield "single"
+    command("topic", "delete", "single", "--yes")
+
+
+def test_replicas_are_moved_and_their_number_changes(command, single):
+    moved = command("replica", "move", single, "--to", "2,3", "--json")
+    assert moved.code == 0
+    assert [each["outcome"] for each in moved.json] == ["moved"] * 2
+    assert replicas_of(command, single) == [[2, 3], [3, 2]]
+    moved = command("replica", "move", f"{single}:1", "--to", "1")
+    assert (moved.code, moved.out) == (0, "single:1 moved\n")
+    assert replicas_of(command, single) == [[2, 3], [1]]
+
+
+def test_move_without_a_wait_is_in_progress_or_complete(command, single):
+    moved = command("replica", "move", f"{single}:0", "--to", "1,2,3", "--timeout", "0")
+    assert moved.out in ("single:0 in progress\n", "single:0 moved\n")
+    assert command("replica", "move", f"{single}:0", "--to", "1,2,3").code == 0
+    assert replicas_of(command, single)[0] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["--to", "1,9"], 1, "single:0 failed: "),
+        (["--to", "1,1"], 1, "single:0 failed: "),
+        (["--cancel"], 1, "single:0 failed: "),
+    ],
+    ids=["unknown node", "repeated node", "nothing to cancel"],
+)
+def test_move_that_the_broker_refuses_is_a_failure(command, single, words, code, text):
+    refused = command("replica", "move", "single:0", *words)
+    assert refused.code == code
+    assert refused.out.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["single"], "name the nodes of the new replicas with --to, or --cancel a move"),
+        (["single", "--to", "1", "--cancel"], "or --cancel a move"),
+        (["missing", "--to", "1"], "topic 'missing' does not exist"),
+        (["single", "--to", "one"], "'one' is no list of node ids"),
+        (["single", "--to", "1", "--timeout", "soon"], "'soon' is no number of seconds"),
+    ],
+)
+def test_move_with_wrong_arguments_is_refused(command, words, text):
+    refused = command("replica", "move", *words)
+    assert refused.code != 0
+    assert text in refused.err

@@ -54,15 +54,21 @@ class QueuedBatch(NamedTuple):
 class AppendQueue:
     """The batches that wait to be appended, by partition; see the module.
 
-    `append_now` appends to the log; `leader` returns the partition that is led here now, or raises.
+    `append_now` appends to the log; `leader` returns the partition that is led here now, or raises;
+    `on_refused` is called with the topic id, the index, the batch and the error of one that waited.
     """
 
     def __init__(
-        self, opener: BatchOpener, append_now: AppendNow, leader: Callable[[Topic, int], Partition]
+        self,
+        opener: BatchOpener,
+        append_now: AppendNow,
+        leader: Callable[[Topic, int], Partition],
+        on_refused: Callable[[bytes, int, bytes, KafkaError], object] = lambda *refused: None,
     ) -> None:
         self._opener = opener
         self._append_now = append_now
         self._leader = leader
+        self._on_refused = on_refused
         self._queues: dict[Partition, deque[QueuedBatch]] = {}
         self._waiting_size = 0
 
@@ -127,6 +133,8 @@ class AppendQueue:
             self._check_led(partition)
             appended = self._append_now(partition, opened, guard, validated=True)
         except KafkaError as raised:
+            if opened is not None:
+                self._on_refused(partition.topic_id, partition.index, opened, raised)
             future.fail(raised)
         else:
             future.resolve(appended)
@@ -136,6 +144,7 @@ class AppendQueue:
             try:
                 outcome = self.append_if_led(partition, batch, guard)
             except KafkaError as raised:
+                self._on_refused(partition.topic_id, partition.index, batch, raised)
                 future.fail(raised)
                 continue
             future.follow(outcome)

@@ -1,11 +1,16 @@
 """RefusedBatches: batches of idempotent producers that were refused before the log saw them.
 
-A client sends several requests without waiting.  If the first is refused because this node does not
-lead the partition yet, or has too few replicas in sync, and it can take the next ones, these are
-out of sequence, though nothing is lost.  librdkafka then begins a new producer epoch and sends all
-of them again; one that an earlier leader had appended is in the log twice.  So a batch after a
-refused one gets the error of that, until the refused one comes again.  All clients send their
-batches again in order after an error that is retriable.
+A client sends several requests without waiting.  The first may be refused because this node does
+not lead the partition yet, or has too few replicas in sync, and the next ones come when it can take
+them.  If it did:
+
+- A log that has no record of the producer takes any sequence; the first batch is then taken for a
+  duplicate when it comes again, and is lost though it was acknowledged.
+- Otherwise they are out of sequence.  librdkafka begins another producer epoch and sends all of
+  them again; one that a former leader had appended is in the log twice.
+
+So a batch after a refused one gets its error, until that has come again or KEPT_MS have passed.
+All clients repeat batches in order after an error that is retriable.  Kafka has no such check.
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kafkalite.errors import KafkaError, OutOfOrderSequenceNumber
+from kafkalite.errors import KafkaError
 from kafkalite.storage.state.producer_state import is_before
 
 PRODUCER = struct.Struct(">qhi")
@@ -47,21 +52,24 @@ class RefusedBatches:
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
-        self._refusals: OrderedDict[tuple[bytes, int, int], Refusal] = OrderedDict()
+        self._refusals: OrderedDict[tuple[str | bytes, int, int], Refusal] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._refusals)
 
     def add(
-        self, topic_id: bytes, index: int, batch: memoryview | bytes, error: KafkaError
+        self, topic: str | bytes, index: int, batch: memoryview | bytes, error: KafkaError
     ) -> None:
-        """Note that a batch of a client was refused, if it has a sequence and may come again."""
+        """Note that a batch of a client was refused, if it has a sequence and may come again.
+
+        The topic is as in the request: the name or the id.
+        """
         if not error.retriable or len(batch) < PRODUCER_POSITION + PRODUCER.size:
             return
         producer_id, epoch, sequence = PRODUCER.unpack_from(batch, PRODUCER_POSITION)
         if producer_id < 0:
             return
-        key = (topic_id, index, producer_id)
+        key = (topic, index, producer_id)
         now_ns = self._now_ns()
         known = self._refusals.pop(key, None)
         if known is not None and known.precedes(epoch, sequence, now_ns):
@@ -72,23 +80,15 @@ class RefusedBatches:
         if len(self._refusals) > KEPT_MAX:
             self._refusals.popitem(last=False)
 
-    def appended(self, topic_id: bytes, index: int, batch: memoryview | bytes) -> None:
-        """Note that a batch is in the log: the refused one of its producer has come again."""
-        if self._refusals:
-            producer_id, _, _ = PRODUCER.unpack_from(batch, PRODUCER_POSITION)
-            self._refusals.pop((topic_id, index, producer_id), None)
-
-    def error_of(
-        self,
-        topic_id: bytes,
-        index: int,
-        batch: memoryview | bytes,
-        error: OutOfOrderSequenceNumber,
-    ) -> KafkaError:
-        """Return the error of a batch that is out of sequence: that of the refused one before it,
-        if there is one."""
+    def check(self, topic: str, topic_id: bytes, index: int, batch: memoryview | bytes) -> None:
+        """Raise the error of the refused batch that must come before this one, if there is one."""
+        if not self._refusals or len(batch) < PRODUCER_POSITION + PRODUCER.size:
+            return
         producer_id, epoch, sequence = PRODUCER.unpack_from(batch, PRODUCER_POSITION)
-        refusal = self._refusals.get((topic_id, index, producer_id))
-        if refusal is None or not refusal.precedes(epoch, sequence, self._now_ns()):
-            return error
-        return refusal.error.copy()
+        for key in ((topic, index, producer_id), (topic_id, index, producer_id)):
+            refusal = self._refusals.get(key)
+            if refusal is None:
+                continue
+            if refusal.precedes(epoch, sequence, self._now_ns()):
+                raise refusal.error.copy()
+            del self._refusals[key]  # it has come again, or is awaited no longer

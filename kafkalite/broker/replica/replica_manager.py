@@ -39,7 +39,6 @@ from kafkalite.errors import (
     KafkaStorageError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
-    OutOfOrderSequenceNumber,
     PolicyViolation,
     TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
@@ -85,7 +84,9 @@ class ReplicaManager:
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.purgatory = Purgatory(scheduler)
-        self.append_queue = AppendQueue(opener, self._append_now, self.leader)
+        self.append_queue = AppendQueue(
+            opener, self._append_now, self.leader, lambda *refused: self.refused.add(*refused)
+        )
         self.verifier = TransactionVerifier(scheduler, now_ns)
         self.verification_queue = VerificationQueue(self.verifier, self.append_queue)
         self.refused = RefusedBatches(now_ns)
@@ -341,12 +342,9 @@ class ReplicaManager:
         """
         try:
             return self._append(client, required_acks, topic, index, batch, transaction)
-        except OutOfOrderSequenceNumber:
-            raise
         except KafkaError as error:
-            image = self._topic_image(topic)
-            if batch and image is not None:
-                self.refused.add(image.topic_id, index, batch, error)
+            if batch:
+                self.refused.add(topic, index, batch, error)
             raise
 
     def _append(
@@ -385,12 +383,8 @@ class ReplicaManager:
     ) -> LogAppendResult:
         if not self.verifies_transactions:
             guard = NOT_REQUIRED
-        try:
-            appended = partition.append(batch, validated=validated, guard=guard)
-        except OutOfOrderSequenceNumber as error:
-            topic_id, index = partition.topic_id, partition.index
-            raise self.refused.error_of(topic_id, index, batch, error) from None
-        self.refused.appended(partition.topic_id, partition.index, batch)
+        self.refused.check(partition.topic, partition.topic_id, partition.index, batch)
+        appended = partition.append(batch, validated=validated, guard=guard)
         partition.traffic.produces += 1
         self._dirty[partition] = None
         return appended
