@@ -22,6 +22,12 @@ from tests.faults.prober import guarded
 PACE_S = 0.001
 """Pause between two records of a producer, so that a history stays short."""
 HEAL_S_MAX = 30
+LEADER_CHANGED = (
+    confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
+    confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE,
+    confluent_kafka.KafkaError.OFFSET_NOT_AVAILABLE,
+)
+CHANGED_S = 0.05
 QUIET = {"log_level": 0}
 SHORT_TIMEOUTS = {
     "reconnect.backoff.ms": 10,
@@ -162,15 +168,22 @@ class Clients:
             self.reading = False
             self.reader.join()
 
+    def end_of(self, index: int, consumer: confluent_kafka.Consumer, deadline: float) -> int:
+        """Return the end of a partition; ask again if its leader has just changed, since librdkafka
+        does not do that here."""
+        partition = confluent_kafka.TopicPartition(self.topic, index)
+        while True:
+            try:
+                return int(consumer.get_watermark_offsets(partition, timeout=HEAL_S_MAX)[1])
+            except confluent_kafka.KafkaException as fault:
+                if fault.args[0].code() not in LEADER_CHANGED or time.monotonic() > deadline:
+                    raise
+                time.sleep(CHANGED_S)
+
     def read_to_the_end(self, consumer: confluent_kafka.Consumer) -> None:
         """Wait until both readers, the new one and the one that followed, are at the end."""
-        ends = {
-            index: consumer.get_watermark_offsets(
-                confluent_kafka.TopicPartition(self.topic, index), timeout=HEAL_S_MAX
-            )[1]
-            for index in range(self.partitions)
-        }
         deadline = time.monotonic() + HEAL_S_MAX
+        ends = {index: self.end_of(index, consumer, deadline) for index in range(self.partitions)}
         final, live = self.history.final, self.history.reads["reader"]
         while len(final) < sum(ends.values()) and time.monotonic() < deadline:
             final += self.polled("the final reader", consumer)

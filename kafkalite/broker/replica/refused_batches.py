@@ -33,7 +33,7 @@ KEPT_MS = 30_000
 has given the batch up learns that it is missing."""
 
 
-class Refusal(NamedTuple):
+class RefusedBatch(NamedTuple):
     """A batch that was refused, with the error."""
 
     epoch: int
@@ -52,7 +52,7 @@ class RefusedBatches:
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
-        self._refusals: OrderedDict[tuple[str | bytes, int, int], Refusal] = OrderedDict()
+        self._refusals: OrderedDict[tuple[str | bytes, int, int], RefusedBatch] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._refusals)
@@ -76,7 +76,7 @@ class RefusedBatches:
             self._refusals[key] = known
             return
         end_ns = now_ns + KEPT_MS * 1_000_000
-        self._refusals[key] = Refusal(epoch, sequence, error.with_traceback(None), end_ns)
+        self._refusals[key] = RefusedBatch(epoch, sequence, error.with_traceback(None), end_ns)
         if len(self._refusals) > KEPT_MAX:
             self._refusals.popitem(last=False)
 
