@@ -28,8 +28,9 @@ PRODUCER_POSITION = 43
 """Producer id, epoch and base sequence in the header of a batch."""
 
 KEPT_MAX = 10_000
-KEPT_MS = 30_000
-"""Maximum number of refused batches, and the time for which one is kept: after it, a client that
+KEPT_MS = 120_000
+"""Maximum number of refused batches, and the time for which one is kept, that of Kafka's
+delivery.timeout.ms: after it, a client that
 has given the batch up learns that it is missing."""
 
 
