@@ -29,9 +29,8 @@ PRODUCER_POSITION = 43
 
 KEPT_MAX = 10_000
 KEPT_MS = 120_000
-"""Maximum number of refused batches, and the time for which one is kept, that of Kafka's
-delivery.timeout.ms: after it, a client that
-has given the batch up learns that it is missing."""
+"""Maximum number of refused batches, and the time for which one is kept, as Kafka's default of
+delivery.timeout.ms: after it, a client that has given the batch up learns that it is missing."""
 
 
 class RefusedBatch(NamedTuple):
