@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from kafkalite.broker.replica.refused_batches import KEPT_MAX, KEPT_MS, RefusedBatches
@@ -13,7 +16,7 @@ from kafkalite.errors import (
     NotLeaderOrFollower,
 )
 from kafkalite.records.batch import Record, build
-from kafkalite.storage.state.producer_state import SEQUENCE_MAX
+from kafkalite.storage.state.producer_state import SEQUENCE_MAX, BatchMetadata, ProducerStateEntry
 
 TOPIC = b"\1" * 16
 
@@ -34,9 +37,21 @@ def refused(clock: ManualClock) -> RefusedBatches:
     return RefusedBatches(clock.monotonic_ns)
 
 
-def error_of(refused: RefusedBatches, *words: int, index: int = 0) -> KafkaError | None:
+def partition(index: int = 0, producers: dict[int, ProducerStateEntry] | None = None):
+    """Return a partition whose log knows these producers."""
+    log = SimpleNamespace(producers=producers or {})
+    return SimpleNamespace(topic="t", topic_id=TOPIC, index=index, log=log)
+
+
+def known(epoch: int, last_sequence: int) -> dict[int, ProducerStateEntry]:
+    entry = ProducerStateEntry(7, epoch)
+    entry.batches.append(BatchMetadata(last_sequence, last_sequence, 0, 0, 0))
+    return {7: entry}
+
+
+def error_of(refused: RefusedBatches, *words: int, **kept: Any) -> KafkaError | None:
     try:
-        refused.check("t", TOPIC, index, batch(*words))
+        refused.check(partition(**kept), batch(*words))
     except KafkaError as error:
         return error
     return None
@@ -56,6 +71,18 @@ def test_refused_batch_is_awaited_until_it_comes_again(refused, words):
     refused.add("t", 0, batch(5), NotLeaderOrFollower())
     assert error_of(refused, *words) is None
     assert error_of(refused, 6) is None and len(refused) == 0
+
+
+@pytest.mark.parametrize(
+    ("producers", "is_awaited"),
+    [(known(0, 4), True), (known(0, 5), False), (known(0, 9), False), (known(1, 0), False)],
+    ids=["the one before", "it", "later ones", "a later epoch"],
+)
+def test_refused_batch_that_another_leader_took_is_not_awaited(refused, producers, is_awaited):
+    refused.add("t", 0, batch(5), NotLeaderOrFollower())
+    error = error_of(refused, 10, producers=producers)
+    assert isinstance(error, NotLeaderOrFollower) if is_awaited else error is None
+    assert len(refused) == is_awaited
 
 
 def test_first_of_several_refused_batches_is_awaited(refused):

@@ -284,6 +284,16 @@ def test_batches_after_one_that_came_too_early_are_awaited_in_order(cluster):
     assert cluster.values("t") == [b"0", b"1", b"2", b"3"]
 
 
+def test_batch_that_was_refused_is_not_awaited_once_another_leader_has_it(cluster):
+    former = cluster.leader("t")
+    assert send(cluster, former, 0) == ""
+    for node_id in followers(cluster):
+        assert send(cluster, node_id, 1) == "NotLeaderOrFollower"
+    assert send(cluster, former, 1) == ""
+    assert send(cluster, fail_over(cluster), 2) == ""
+    assert cluster.values("t") == [b"0", b"1", b"2"]
+
+
 def test_first_batch_of_a_producer_is_not_lost_if_it_came_too_early(cluster):
     """A log without any record of a producer takes any sequence, and earlier ones as duplicates."""
     for node_id in followers(cluster):

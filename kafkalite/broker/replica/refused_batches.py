@@ -9,7 +9,8 @@ them.  If it did:
 - Otherwise they are out of sequence.  librdkafka begins another producer epoch and sends all of
   them again; one that a former leader had appended is in the log twice.
 
-So a batch after a refused one gets its error, until that has come again or KEPT_MS have passed.
+So a batch after a refused one gets its error until that has come again, here or at a leader that
+this node has followed, or until KEPT_MS have passed.
 All clients repeat batches in order after an error that is retriable.  Kafka has no such check.
 """
 
@@ -18,10 +19,14 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.errors import KafkaError
 from kafkalite.storage.state.producer_state import is_before
+
+if TYPE_CHECKING:
+    from kafkalite.broker.replica.partition import Partition
+    from kafkalite.storage.state.producer_state import ProducerStateEntry
 
 PRODUCER = struct.Struct(">qhi")
 PRODUCER_POSITION = 43
@@ -52,10 +57,10 @@ class RefusedBatches:
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
-        self._refusals: OrderedDict[tuple[str | bytes, int, int], RefusedBatch] = OrderedDict()
+        self._refused: OrderedDict[tuple[str | bytes, int, int], RefusedBatch] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._refusals)
+        return len(self._refused)
 
     def add(
         self, topic: str | bytes, index: int, batch: memoryview | bytes, error: KafkaError
@@ -71,24 +76,40 @@ class RefusedBatches:
             return
         key = (topic, index, producer_id)
         now_ns = self._now_ns()
-        known = self._refusals.pop(key, None)
+        known = self._refused.pop(key, None)
         if known is not None and known.precedes(epoch, sequence, now_ns):
-            self._refusals[key] = known
+            self._refused[key] = known
             return
         end_ns = now_ns + KEPT_MS * 1_000_000
-        self._refusals[key] = RefusedBatch(epoch, sequence, error.with_traceback(None), end_ns)
-        if len(self._refusals) > KEPT_MAX:
-            self._refusals.popitem(last=False)
+        self._refused[key] = RefusedBatch(epoch, sequence, error.with_traceback(None), end_ns)
+        if len(self._refused) > KEPT_MAX:
+            self._refused.popitem(last=False)
 
-    def check(self, topic: str, topic_id: bytes, index: int, batch: memoryview | bytes) -> None:
-        """Raise the error of the refused batch that must come before this one, if there is one."""
-        if not self._refusals or len(batch) < PRODUCER_POSITION + PRODUCER.size:
+    def check(self, partition: Partition, batch: memoryview | bytes) -> None:
+        """Raise the error of the refused batch that must come before this one, if there is one.
+
+        It need not come any more if the log has it: another leader may have taken it meanwhile.
+        """
+        if not self._refused or len(batch) < PRODUCER_POSITION + PRODUCER.size:
             return
         producer_id, epoch, sequence = PRODUCER.unpack_from(batch, PRODUCER_POSITION)
-        for key in ((topic, index, producer_id), (topic_id, index, producer_id)):
-            refusal = self._refusals.get(key)
-            if refusal is None:
+        for topic in (partition.topic, partition.topic_id):
+            key = (topic, partition.index, producer_id)
+            refused = self._refused.get(key)
+            if refused is None:
                 continue
-            if refusal.precedes(epoch, sequence, self._now_ns()):
-                raise refusal.error.copy()
-            del self._refusals[key]  # it has come again, or is awaited no longer
+            is_awaited = refused.precedes(epoch, sequence, self._now_ns())
+            if is_awaited and not _has(partition.log.producers.get(producer_id), refused):
+                raise refused.error.copy()
+            del self._refused[key]
+
+
+def _has(producer: ProducerStateEntry | None, refused: RefusedBatch) -> bool:
+    """Return whether a log has the sequences of a refused batch, or a later epoch."""
+    if producer is None or producer.epoch < refused.epoch:
+        return False
+    if producer.epoch > refused.epoch:
+        return True
+    return bool(producer.batches) and not is_before(
+        producer.batches[-1].last_sequence, refused.sequence
+    )

@@ -383,7 +383,7 @@ class ReplicaManager:
     ) -> LogAppendResult:
         if not self.verifies_transactions:
             guard = NOT_REQUIRED
-        self.refused.check(partition.topic, partition.topic_id, partition.index, batch)
+        self.refused.check(partition, batch)
         appended = partition.append(batch, validated=validated, guard=guard)
         partition.traffic.produces += 1
         self._dirty[partition] = None
