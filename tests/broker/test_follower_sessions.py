@@ -393,6 +393,22 @@ def test_follower_that_has_left_the_isr_joins_by_the_next_request(node):
     assert proposed(node, 0) == [LEADER, FOLLOWER]
 
 
+def test_follower_joins_once_the_image_has_its_process(node):
+    node.begin(0)
+    partition = node.partitions[0]
+    isr = partition.replication.isr
+    isr.update(PartitionImage(LEADER, 1, (LEADER, FOLLOWER), (LEADER,), 2))
+    isr._node_epoch_of = lambda node_id: None
+    node.changed(partition)
+    node.fetch()
+    assert proposed(node, 0) is None
+    isr._node_epoch_of = lambda node_id: 1
+    node.progressed.clear()
+    node.fetch()
+    assert node.progressed == [partition]
+    assert proposed(node, 0) == [LEADER, FOLLOWER]
+
+
 # -- invalid requests --------------------------------------------------------------------------
 
 

@@ -63,6 +63,9 @@ news, the next request gets a response at once."""
 PARTITIONS_MAX = 250_000
 """Maximum number of partitions in a session, at about 500 bytes each."""
 
+JOINING_MAX = READ_MAX // 2
+"""Maximum number of these for each request that are read because the follower may join the ISR."""
+
 HIGH_WATERMARK_MS = 5
 """Maximum delay of a high watermark that no records follow, while a request waits."""
 
@@ -162,6 +165,9 @@ class FollowerSession(DelayedOperation):
         """Partitions of which the follower may not know the high watermark."""
         self._is_timed = False
         """True while a timer runs for these."""
+        self._joining: dict[PartitionKey, None] = {}
+        """Partitions whose ISR lacks the follower.  Each request reads some of them: whether it may
+        join depends on the image of its node, too."""
         self._readable = 0
         """The bytes that can be read, of all partitions together."""
         self._waiting: WaitingFetch | None = None
@@ -179,6 +185,7 @@ class FollowerSession(DelayedOperation):
         for topic_id, partitions in request.topics:
             for fields in partitions:
                 self._name(request, topic_id, fields)
+        self._unread.update(dict.fromkeys(itertools.islice(self._joining, JOINING_MAX)))
         limits = request.limits
         waits_for_more = limits.wait_ms > 0 and limits.min_bytes > 1
         # Without space for records, a read only takes the acknowledgements.
@@ -227,6 +234,7 @@ class FollowerSession(DelayedOperation):
             return
         self._unread.pop(key, None)
         self._behind.pop(key, None)
+        self._joining.pop(key, None)
         self._set_readable(entry, 0)
         if entry.partition is not None:
             self._leave(entry, entry.partition)
@@ -370,6 +378,9 @@ class FollowerSession(DelayedOperation):
         partition, records = entry.partition, response.records
         assert partition is not None, "it was read"
         follower = entry.fetch.follower
+        self._joining.pop(key, None)
+        if follower.node_id not in entry.leader().isr.partition.isr:
+            self._joining[key] = None  # after those that were read longer ago
         if records is not None:
             partition.traffic.replication_bytes_out += records.size
         elif follower.offset < (end_offset := response.log.end_offset) and not (
