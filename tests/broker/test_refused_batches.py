@@ -120,3 +120,14 @@ def test_number_of_refused_batches_is_bounded(refused):
         refused.add("t", 0, batch(5, producer_id), NotLeaderOrFollower())
     assert len(refused) == KEPT_MAX
     assert error_of(refused, 6, 0) is None
+
+
+def test_kept_error_has_no_frames_of_the_request(refused):
+    with pytest.raises(NotLeaderOrFollower):
+        try:
+            raise NotLeaderOrFollower()
+        except NotLeaderOrFollower as error:
+            refused.add("t", 0, batch(5), error)
+            raise
+    (kept,) = refused._refused.values()
+    assert kept.error.__traceback__ is None

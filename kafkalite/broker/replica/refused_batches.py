@@ -81,7 +81,7 @@ class RefusedBatches:
             self._refused[key] = known
             return
         end_ns = now_ns + KEPT_MS * 1_000_000
-        self._refused[key] = RefusedBatch(epoch, sequence, error.with_traceback(None), end_ns)
+        self._refused[key] = RefusedBatch(epoch, sequence, error.copy(), end_ns)
         if len(self._refused) > KEPT_MAX:
             self._refused.popitem(last=False)
 
