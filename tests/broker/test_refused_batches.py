@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from kafkalite.broker.replica.refused_batches import KEPT_MAX, KEPT_MS, RefusedBatches
+from kafkalite.broker.replica.replica_manager import ACKS_ALL, ReplicaManager
 from kafkalite.clock import ManualClock
+from kafkalite.coordination.topic_names import LENGTH_MAX
 from kafkalite.errors import (
     InvalidRequest,
     KafkaError,
@@ -67,10 +69,10 @@ def test_batch_after_a_refused_one_has_its_error(refused, topic):
 
 
 @pytest.mark.parametrize("words", [(5,), (4,), (6, 7, 1)], ids=["it", "earlier", "later epoch"])
-def test_refused_batch_is_awaited_until_it_comes_again(refused, words):
+def test_what_does_not_follow_a_refused_batch_is_taken(refused, words):
     refused.add("t", 0, batch(5), NotLeaderOrFollower())
     assert error_of(refused, *words) is None
-    assert error_of(refused, 6) is None and len(refused) == 0
+    assert isinstance(error_of(refused, 6), NotLeaderOrFollower)  # the log does not have it yet
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,8 @@ def test_refused_batch_that_never_comes_again_is_missing_after_a_while(refused, 
     refused.add("t", 0, batch(6), NotLeaderOrFollower())  # this does not prolong it
     clock.advance(KEPT_MS // 2 + 1)
     assert error_of(refused, 7) is None
+    refused.add("t", 1, batch(5), NotLeaderOrFollower())
+    assert len(refused) == 1  # the first is dropped
 
 
 @pytest.mark.parametrize(
@@ -112,6 +116,11 @@ def test_refused_batch_that_never_comes_again_is_missing_after_a_while(refused, 
 )  # fmt: skip
 def test_what_cannot_come_again_is_not_kept(refused, refused_batch, error):
     refused.add("t", 0, refused_batch, error)
+    assert len(refused) == 0
+
+
+def test_batch_of_an_impossible_topic_name_is_not_kept(refused):
+    refused.add("t" * (LENGTH_MAX + 1), 0, batch(5), NotLeaderOrFollower())
     assert len(refused) == 0
 
 
@@ -131,3 +140,15 @@ def test_kept_error_has_no_frames_of_the_request(refused):
             raise
     (kept,) = refused._refused.values()
     assert kept.error.__traceback__ is None
+
+
+@pytest.mark.parametrize(("is_allowed", "kept"), [(True, 1), (False, 0)])
+def test_batch_of_a_client_without_permission_is_not_kept(clock, is_allowed, kept):
+    scheduler: Any = None
+    image: Any = SimpleNamespace(name="t", partitions={0: None})
+    replicas = ReplicaManager(scheduler, scheduler, scheduler, lambda topic: image)
+    client: Any = SimpleNamespace(may=lambda *words: is_allowed)
+    for topic in ("t", TOPIC):
+        with pytest.raises(NotLeaderOrFollower):
+            replicas.append(client, ACKS_ALL, topic, 0, batch(5))
+    assert len(replicas.refused) == 2 * kept

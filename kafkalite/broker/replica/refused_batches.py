@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from kafkalite.coordination.topic_names import LENGTH_MAX
 from kafkalite.errors import KafkaError
 from kafkalite.storage.state.producer_state import is_before
 
@@ -71,18 +72,26 @@ class RefusedBatches:
         """
         if not error.retriable or len(batch) < PRODUCER_POSITION + PRODUCER.size:
             return
+        if len(topic) > LENGTH_MAX:
+            return  # there is no such topic
         producer_id, epoch, sequence = PRODUCER.unpack_from(batch, PRODUCER_POSITION)
         if producer_id < 0:
             return
         key = (topic, index, producer_id)
         now_ns = self._now_ns()
-        known = self._refused.pop(key, None)
+        self._drop_old(now_ns)
+        known = self._refused.get(key)
         if known is not None and known.precedes(epoch, sequence, now_ns):
-            self._refused[key] = known
             return
+        self._refused.pop(key, None)
         end_ns = now_ns + KEPT_MS * 1_000_000
         self._refused[key] = RefusedBatch(epoch, sequence, error.copy(), end_ns)
         if len(self._refused) > KEPT_MAX:
+            self._refused.popitem(last=False)
+
+    def _drop_old(self, now_ns: int) -> None:
+        """Drop what is awaited no longer; the oldest ones are first."""
+        while self._refused and next(iter(self._refused.values())).end_ns < now_ns:
             self._refused.popitem(last=False)
 
     def check(self, partition: Partition, batch: memoryview | bytes) -> None:
@@ -98,10 +107,10 @@ class RefusedBatches:
             refused = self._refused.get(key)
             if refused is None:
                 continue
-            is_awaited = refused.precedes(epoch, sequence, self._now_ns())
-            if is_awaited and not _has(partition.log.producers.get(producer_id), refused):
+            if _has(partition.log.producers.get(producer_id), refused):
+                del self._refused[key]
+            elif refused.precedes(epoch, sequence, self._now_ns()):
                 raise refused.error.copy()
-            del self._refused[key]
 
 
 def _has(producer: ProducerStateEntry | None, refused: RefusedBatch) -> bool:

@@ -340,38 +340,33 @@ class ReplicaManager:
 
         Raises a KafkaError if the request is invalid or not authorized.
         """
+        if required_acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
+            raise InvalidRequiredAcks()
         try:
-            return self._append(client, required_acks, topic, index, batch, transaction)
+            partition = self.leader(topic, index)
+            _check_may_write(client, partition.topic)
+            if required_acks == ACKS_ALL and partition.replication is not None:
+                partition.replication.check_min_isr()
+            if not batch:
+                raise InvalidRecord("A produce request must have exactly one batch per partition.")
+            if len(batch) > ATTRIBUTES_LOW and batch[ATTRIBUTES_LOW] & TRANSACTIONAL:
+                if transaction is None:
+                    raise TransactionalIdAuthorizationFailed(
+                        "The request has records of a transaction, but no transactional id."
+                    )
+                if self.verifies_transactions or transaction.adds:
+                    return partition, self.verification_queue.append(partition, batch, transaction)
+            return partition, self.append_queue.append(partition, batch)
         except KafkaError as error:
-            if batch:
+            if batch and self._may_write(client, topic):
                 self.refused.add(topic, index, batch, error)
             raise
 
-    def _append(
-        self,
-        client: ClientContext,
-        required_acks: int,
-        topic: Topic,
-        index: int,
-        batch: memoryview | bytes | None,
-        transaction: RequestTransaction | None,
-    ) -> tuple[Partition, LogAppendResult | Future[LogAppendResult]]:
-        if required_acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
-            raise InvalidRequiredAcks()
-        partition = self.leader(topic, index)
-        _check_may_write(client, partition.topic)
-        if required_acks == ACKS_ALL and partition.replication is not None:
-            partition.replication.check_min_isr()
-        if not batch:
-            raise InvalidRecord("A produce request must have exactly one batch per partition.")
-        if len(batch) > ATTRIBUTES_LOW and batch[ATTRIBUTES_LOW] & TRANSACTIONAL:
-            if transaction is None:
-                raise TransactionalIdAuthorizationFailed(
-                    "The request has records of a transaction, but no transactional id."
-                )
-            if self.verifies_transactions or transaction.adds:
-                return partition, self.verification_queue.append(partition, batch, transaction)
-        return partition, self.append_queue.append(partition, batch)
+    def _may_write(self, client: ClientContext, topic: Topic) -> bool:
+        """Return whether a client may write to a topic; True for an id that is not known yet."""
+        image = self._topic_image(topic)
+        name = image.name if image is not None else topic
+        return isinstance(name, bytes) or client.may(WRITE, TOPIC, name)
 
     def _append_now(
         self,
