@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import pytest
 
+from kafkalite.broker.replica import follower_sessions
 from kafkalite.broker.replica.follower_sessions import (
     HIGH_WATERMARK_MS,
     READ_MAX,
@@ -350,6 +352,27 @@ def test_follower_begins_another_session_on_its_connection(node):
     assert not node.partitions[0].waiting and len(node.partitions[1].waiting) == 1
 
 
+def test_session_of_too_many_partitions_ends_and_completes_its_request(node, monkeypatch):
+    node.begin(0, 1)
+    waiting = node.fetch()
+    monkeypatch.setattr(follower_sessions, "PARTITIONS_MAX", 1)
+    with pytest.raises(FetchSessionIdNotFound):
+        node.fetch()
+    assert len(settled(waiting)) == 1
+    assert not node.partitions[0].waiting
+
+
+def test_disk_error_of_a_change_completes_the_request_with_the_next_read(node, monkeypatch):
+    node.begin(0)
+    waiting = node.fetch(min_bytes=500)
+    with monkeypatch.context() as failing:
+        failing.setattr(follower_sessions, "available", lambda *words: os.stat("/nowhere"))
+        node.append(0)
+        node.tick()
+    (response,) = settled(waiting)
+    assert only(response).records is not None  # the disk is well again
+
+
 # -- the in-sync replicas ----------------------------------------------------------------------
 
 
@@ -372,6 +395,19 @@ def test_requests_repeat_the_fetch_of_what_they_do_not_name(node):
     assert proposed(node, 0) is None
     node.clock.advance(1)
     assert proposed(node, 0) == [LEADER]
+
+
+def test_session_that_closes_late_does_not_end_the_repetition_of_the_next(node):
+    node.begin(0)
+    former, node.owner = node.owner, Owner()
+    node.session_id = node.session_epoch = 0
+    node.begin(0)
+    former.close()
+    for _ in range(5):
+        node.clock.advance(LAG_MS)
+        node.fetch()
+    node.append(0)
+    assert proposed(node, 0) is None
 
 
 def test_requests_without_an_acknowledgement_keep_no_follower_in_sync(node):

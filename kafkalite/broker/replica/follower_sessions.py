@@ -15,6 +15,9 @@ names the partition in a later request, or it has named it already in one that i
 A high watermark alone waits up to HIGH_WATERMARK_MS for other news: under load the next records are
 there before, and each batch costs one request of each follower instead of two.
 
+The minimum size of a response counts only while a request waits: what can be read when the request
+comes is sent at once.
+
 A session begins with session id 0 and epoch 0; its requests are numbered.  It ends with its
 connection.  If the follower sends a request while another one waits, that one is completed first,
 with what is unread at that time.
@@ -33,7 +36,7 @@ from kafkalite.broker.replica.fetch_sessions import (
     SessionOwner,
 )
 from kafkalite.broker.replica.isr import UNKNOWN, FollowerFetch, SessionRequests
-from kafkalite.broker.replica.replica_fetch import ReplicaFetch
+from kafkalite.broker.replica.replica_fetch import PartitionKey, ReplicaFetch
 from kafkalite.broker.request_metrics import EXPECTED
 from kafkalite.errors import (
     FetchSessionIdNotFound,
@@ -71,9 +74,6 @@ HIGH_WATERMARK_MS = 5
 
 FOLLOWER_FIELDS = 8
 """Number of fields of a partition in the request of a follower."""
-
-PartitionKey = tuple[bytes, int]
-
 
 class PeerFetch(NamedTuple):
     """A Fetch request of a follower."""
@@ -187,12 +187,8 @@ class FollowerSession(DelayedOperation):
                 self._name(request, topic_id, fields)
         self._unread.update(dict.fromkeys(itertools.islice(self._joining, JOINING_MAX)))
         limits = request.limits
-        waits_for_more = limits.wait_ms > 0 and limits.min_bytes > 1
-        # Without space for records, a read only takes the acknowledgements.
-        results = self._read(limits._replace(max_bytes=0) if waits_for_more else limits)
-        if waits_for_more and not results and self._readable >= limits.min_bytes:
-            results = self._read(limits)
-        if results or limits.wait_ms <= 0 or (self._unread and not waits_for_more):
+        results = self._read(limits)
+        if results or limits.wait_ms <= 0 or self._unread:
             return self._response(results)
         self._waiting = WaitingFetch(self, limits)
         self._await_high_watermarks()
@@ -242,7 +238,8 @@ class FollowerSession(DelayedOperation):
     def _leave(self, entry: SessionPartition, partition: Partition) -> None:
         partition.waiting.pop(self, None)
         if partition.replication is not None:
-            partition.replication.isr.end_repetition(entry.fetch.follower.node_id)
+            node_id = entry.fetch.follower.node_id
+            partition.replication.isr.end_repetition(node_id, self._requests)
         entry.partition = None
 
     def _look_up(self, key: PartitionKey, entry: SessionPartition) -> None:
@@ -265,7 +262,7 @@ class FollowerSession(DelayedOperation):
         entry = self._partitions[key]
         try:
             is_due = self._measure(entry)
-        except KafkaError:
+        except (KafkaError, OSError):  # the next read has the error, too
             self._unread[key] = None
             is_due = True
         waiting = self._waiting
@@ -291,7 +288,7 @@ class FollowerSession(DelayedOperation):
         if follower.high_watermark < isr.high_watermark:
             self._behind[key] = None
         if follower.offset < log.end_offset:
-            isr.end_repetition(follower.node_id)
+            isr.end_repetition(follower.node_id, self._requests)
             readable = 1  # enough to know, unless the request waits for more
             if self._waiting is not None and self._waiting.limits.min_bytes > 1:
                 readable = available(log, follower.offset, log.end_offset, entry.size_max)
@@ -383,13 +380,10 @@ class FollowerSession(DelayedOperation):
             self._joining[key] = None  # after those that were read longer ago
         if records is not None:
             partition.traffic.replication_bytes_out += records.size
-        elif follower.offset < (end_offset := response.log.end_offset) and not (
+        elif follower.offset < response.log.end_offset and not (
             response.diverging or response.is_out_of_range
         ):
-            # There was no space in the response.
-            self._unread[key] = None
-            size = available(partition.log, follower.offset, end_offset, entry.size_max)
-            self._set_readable(entry, size)
+            self._unread[key] = None  # there was no space in the response
         is_behind = follower.high_watermark < response.high_watermark
         if not entry.has_news(response) and not (is_behind and with_high_watermark):
             if is_behind:
@@ -444,6 +438,7 @@ class FollowerSessions:
         else:
             session = self._continue(request, owner)
         if len(session) > PARTITIONS_MAX:
+            session.complete()
             self._end(owner)
             raise FetchSessionIdNotFound()
         return session.fetch(request)

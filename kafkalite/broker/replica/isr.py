@@ -203,11 +203,12 @@ class InSyncReplicas:
         follower.fetched(fetch, leader_end_offset, now_ms, session)
         return True
 
-    def end_repetition(self, node_id: int) -> None:
-        """Note that later requests of a follower's session do not repeat its last fetch: it has
-        been sent, or will be, what it does not have."""
-        if node_id in self._followers:
-            self._followers[node_id].end_repetition()
+    def end_repetition(self, node_id: int, session: SessionRequests) -> None:
+        """Note that later requests of a session do not repeat its last fetch: the follower has been
+        sent, or will be, what it does not have."""
+        follower = self._followers.get(node_id)
+        if follower is not None and follower.repeated is session:
+            follower.end_repetition()
 
     def log_start_of(self, node_id: int) -> int:
         """Return the log start offset of a follower; UNKNOWN before its first fetch."""

@@ -22,6 +22,9 @@ from kafkalite.broker.replica.isr import FollowerFetch
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage.state.leader_epochs import EpochEnd, LeaderEpochCache
 
+PartitionKey = tuple[bytes, int]
+"""The topic id and the index of a partition."""
+
 
 class ReplicaFetch(NamedTuple):
     """A fetch of one partition."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from kafkalite.broker.replica.divergence import LogRange
 from kafkalite.broker.replica.replica_fetch import (
     CommittedRecordsDiffer,
+    PartitionKey,
     ReplicaFetch,
     ReplicaFetchResponse,
 )
@@ -68,8 +69,6 @@ RETRY_MS_MIN = 5
 
 CONNECT_RETRY_MS_MAX = 500
 """Maximum delay between two attempts to connect to the leader."""
-
-PartitionKey = tuple[bytes, int]
 
 
 class FollowerNode(NamedTuple):
@@ -381,6 +380,8 @@ class ReplicaFetcher:
             if self._unapplied and self._clock.monotonic_ns() >= end_ns:
                 self._scheduler.call_later(0, self._apply)
                 return
+        # What was applied acknowledges records; a request in flight may wait at the leader.
+        self._is_urgent = self._is_urgent or bool(self._changed and self._in_flight)
         self._send()
 
     def _apply_one(self, fetched: FetchedPartition) -> None:
