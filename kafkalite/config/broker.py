@@ -6,8 +6,8 @@ Defaults that differ from Kafka's:
     group.initial.rebalance.delay.ms    0; Kafka lets every first consumer wait 3 s
     offsets.topic.num.partitions        1; Kafka has 50, but here node 0 leads all of them
     queued.max.request.bytes     bounded, so that many clients cannot fill the memory
-Keys that Kafka does not have: `workers`, `worker.dedicated.max`, `durability`, `flush.bytes`,
-`metrics.listener`, `storage.min.free.bytes`, `native.enable`, `native.ring.bytes`,
+Keys that Kafka does not have: `workers`, `worker.dedicated.max`, `durability`, `durable.copies`,
+`flush.bytes`, `metrics.listener`, `storage.min.free.bytes`, `native.enable`, `native.ring.bytes`,
 `native.rings.bytes.max`.
 
 Most keys that Kafka reads only at startup may change while the broker runs, except those that

@@ -5,7 +5,7 @@ that is missing is declared with the one supported value, and refuses the others
 value is accepted and ignored.
 
 Defaults that differ from Kafka's: `flush.ms` is 1000, since `durability=interval` flushes by it.
-Keys that Kafka does not have: `durability`, `flush.bytes`, `worker.dedicated`.
+Keys that Kafka does not have: `durability`, `durable.copies`, `flush.bytes`, `worker.dedicated`.
 
 Left out: `internal.segment.bytes`; the minimum size of a segment is 1 MiB, as in Kafka 4.
 """
@@ -185,6 +185,15 @@ DURABILITY = TOPIC.declare(
     processes; only `fsync` loses none in a power cut.""",
     check=one_of("fsync", "interval", "os"),
     overrides="durability",
+)
+DURABLE_COPIES = TOPIC.declare(
+    "durable.copies", Type.STRING, "leader",
+    """Replicas on which a record is flushed before it is acknowledged with acks=all or read, with
+    durability=fsync.  `leader`: the leader.  `minisr`: min.insync.replicas of those in sync.
+    `all`: all in sync.  With replicas on several disks the last two also keep what was acknowledged
+    if power and disks fail at once, all disks of min.insync.replicas replicas but one.""",
+    check=one_of("leader", "minisr", "all"),
+    overrides="durable.copies",
 )
 FLUSH_MS = TOPIC.declare(
     "flush.ms", Type.LONG, 1_000,

@@ -41,7 +41,7 @@ from kafkalite.coordination.placement import (
     PlacementLimits,
 )
 from kafkalite.coordination.producer_ids import ProducerIdBlock, ProducerIds
-from kafkalite.coordination.replication import leadership, min_isr_change, reassignment
+from kafkalite.coordination.replication import commit_rules_change, leadership, reassignment
 from kafkalite.coordination.replication.alter_partition import (
     IsrDecision,
     PartitionProposal,
@@ -270,5 +270,5 @@ class Controller:
         `settings` are the broker's: they have the bounds of groups' values.
         """
         results, records = configs.alter(self.image, wanted, settings)
-        records += min_isr_change.records(self.image, records, settings)
+        records += commit_rules_change.records(self.image, records, settings)
         return DecisionResult(results, [] if validate_only else records)

@@ -52,6 +52,9 @@ class PartitionImage(NamedTuple):
     witnesses: Nodes = ()
     """Replicas that may have flushed acknowledged records that no ISR or ELR member has flushed."""
     recovery_state: RecoveryState = RecoveryState.RECOVERED
+    flushed_copies: int = 1
+    """The number of candidates of a recovery election (recovery_election.py) that have flushed each
+    acknowledged record, at least; for topics that acknowledge after a flush."""
 
     @property
     def is_new(self) -> bool:
@@ -144,6 +147,9 @@ def change_record(
         recovery_state=after.recovery_state
         if after.recovery_state != before.recovery_state
         else -1,
+        flushed_copies=after.flushed_copies
+        if after.flushed_copies != before.flushed_copies
+        else -1,
         **changed,
     )
 
@@ -157,4 +163,6 @@ def with_change(partition: PartitionImage, fields: Mapping[str, Any]) -> Partiti
         changed |= {"leader": fields["leader"], "leader_epoch": partition.leader_epoch + 1}
     if fields["recovery_state"] >= 0:
         changed["recovery_state"] = RecoveryState(fields["recovery_state"])
+    if fields["flushed_copies"] >= 0:
+        changed["flushed_copies"] = fields["flushed_copies"]
     return partition._replace(partition_epoch=partition.partition_epoch + 1, **changed)

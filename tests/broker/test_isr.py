@@ -6,7 +6,6 @@ import pytest
 
 from kafkalite.broker.replica.divergence import LogRange, find_divergence, truncation_offset
 from kafkalite.broker.replica.isr import (
-    DurableCopies,
     FollowerFetch,
     InSyncReplicas,
     IsrRules,
@@ -14,6 +13,7 @@ from kafkalite.broker.replica.isr import (
 )
 from kafkalite.coordination.partition_image import PartitionImage, RecoveryState
 from kafkalite.coordination.replication.alter_partition import IsrMember
+from kafkalite.coordination.replication.durable_copies import DurableCopies
 from kafkalite.errors import OffsetOutOfRange
 from kafkalite.storage.state.leader_epochs import EpochEnd, LeaderEpochCache
 
@@ -117,7 +117,7 @@ def test_high_watermark_counts_a_member_that_is_proposed():
     fetch(isr, 2, 6, end=6)
     assert proposed(isr, end=6) == [1, 2]
     assert advanced(isr, end=9, now_ms=10_000) == 6
-    isr.refused()
+    isr.not_applied()
     assert advanced(isr, end=9, now_ms=10_000) == 9
 
 
@@ -207,6 +207,12 @@ def test_nothing_is_committed_before_the_epoch_start_is_flushed():
     assert advanced(isr, durable=8) == 8
 
 
+@pytest.mark.parametrize("copies", [DurableCopies.MIN_ISR, DurableCopies.ALL])
+def test_leader_alone_reports_no_flushed_copies_below_the_minimum(copies):
+    isr = leading(1, min_isr=2, copies=copies, witnesses=(2,))
+    assert isr.propose(LogEnds(10, 10), 0) is None
+
+
 def test_fewer_flushed_copies_than_the_minimum_commit_nothing():
     isr = leading(1, 2, min_isr=2, copies=DurableCopies.MIN_ISR)
     fetch(isr, 2, 9, durable=9)
@@ -223,7 +229,7 @@ def test_flushed_copies_are_counted_on_members_that_stay():
 
 
 def test_lagging_member_stays_until_the_others_have_flushed():
-    isr = leading(min_isr=2, copies=DurableCopies.MIN_ISR)
+    isr = leading(min_isr=2, copies=DurableCopies.MIN_ISR, flushed_copies=2)
     fetch(isr, 2, 10, durable=3)
     fetch(isr, 3, 9, durable=9)
     assert advanced(isr, durable=9) == 9
@@ -237,7 +243,21 @@ def test_leader_reports_that_enough_replicas_have_flushed():
     isr = leading(1, 2, copies=DurableCopies.LEADER, epoch_start=10, witnesses=(3,))
     fetch(isr, 2, 10)
     assert proposed(isr, durable=9) is None
-    assert isr.propose(LogEnds(10, 10), 0).is_flushed
+    assert isr.propose(LogEnds(10, 10), 0).flushed_copies
+
+
+@pytest.mark.parametrize(
+    ("copies", "known", "reported"),
+    [(DurableCopies.MIN_ISR, 1, 2), (DurableCopies.MIN_ISR, 2, None), (DurableCopies.ALL, 1, 2),
+     (DurableCopies.LEADER, 1, None), (None, 1, None)],
+)  # fmt: skip
+def test_leader_reports_on_how_many_replicas_records_are_flushed(copies, known, reported):
+    isr = leading(min_isr=2, copies=copies, flushed_copies=known)
+    for node_id in (2, 3):
+        fetch(isr, node_id, 10, durable=9)
+    advanced(isr, durable=10)
+    proposal = isr.propose(LogEnds(10, 10), 0)
+    assert (proposal and proposal.flushed_copies) == reported
 
 
 @pytest.mark.parametrize("copies", [DurableCopies.LEADER, DurableCopies.MIN_ISR])
@@ -248,7 +268,7 @@ def test_reassignment_removes_the_leader_once_others_have_flushed(copies):
     assert advanced(isr, durable=8) == 8
     assert proposed(isr) is None
     fetch(isr, 2, 10, durable=8)
-    assert isr.propose(LogEnds(10, 10), 0).is_flushed
+    assert isr.propose(LogEnds(10, 10), 0).flushed_copies
     assert advanced(isr, durable=10) == 8  # from now on the leader's copy does not count
     fetch(isr, 2, 10, durable=9)
     assert advanced(isr, durable=10) == 9

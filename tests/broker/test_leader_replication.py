@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
-from kafkalite.broker.replica.isr import DurableCopies, IsrRules
+from kafkalite.broker.replica.isr import IsrRules
 from kafkalite.broker.replica.partition import Partition, ReplicationEnvironment
 from kafkalite.broker.replica.replica_fetch import FollowerReplication, ReplicaFetchResponse
 from kafkalite.config import topic as keys
 from kafkalite.coordination.partition_image import PartitionImage
+from kafkalite.coordination.replication.durable_copies import DurableCopies
 from kafkalite.errors import (
     FencedLeaderEpoch,
     KafkaStorageError,

@@ -26,12 +26,15 @@ class FollowedPartition:
         self.leader = 1
         self.error = None
         self.retry_ms = 0
+        self.is_flush_awaited = False
         self.log = SimpleNamespace(is_truncating=False)
         self.replication = self
         self.offset = 0
 
+        self.durable_offset = 0
+
     def next_fetch(self):
-        return ReplicaFetch(1, 1, FollowerFetch(FOLLOWER, 1, self.offset))
+        return ReplicaFetch(1, 1, FollowerFetch(FOLLOWER, 1, self.offset, self.durable_offset))
 
     def apply(self, fetch, response):
         self.offset += 1
@@ -100,6 +103,20 @@ def test_new_partition_does_not_wait_for_a_response(leader):
     leader.tick()
     leader.add(1)
     assert len(leader.frames) == 3
+
+
+@pytest.mark.parametrize(("is_awaited", "sent"), [(False, 2), (True, 3)])
+def test_flush_is_told_at_once_only_if_that_commits_records(leader, is_awaited, sent):
+    partition = FollowedPartition(0)
+    partition.is_flush_awaited = is_awaited
+    leader.fetcher.add(partition)
+    leader.tick()
+    leader.respond(1)
+    leader.tick()
+    partition.durable_offset = 1
+    leader.fetcher.flushed(partition)
+    leader.tick()
+    assert len(leader.frames) == sent
 
 
 def test_records_of_an_earlier_request_are_acknowledged_at_once(leader):

@@ -417,6 +417,25 @@ def test_missing_log_after_another_boot_is_waited_for(begun, durability, leads):
     assert leader
 
 
+def test_power_and_one_disk_fail_at_once_and_nothing_is_lost(begun):
+    cluster = begun(3)
+    cluster.create(
+        "t", replicas=3, durability="fsync", min_insync_replicas="2", durable_copies="minisr"
+    )
+    cluster.until(lambda: cluster.image.topics["t"].partitions[0].flushed_copies == 2)
+    produce(cluster, b"a")
+    leader = cluster.leader("t")
+    for node_id in (0, *NODES):
+        cluster.kill(node_id)
+    shutil.rmtree(cluster.directory / f"nodes/{leader}/t-0")
+    cluster.desired_nodes.clear()
+    cluster.listeners_closed()
+    with another_boot():
+        cluster.begin(None)
+    cluster.until(lambda: in_sync(cluster, *NODES), pace_ms=5)
+    assert cluster.values("t") == [b"a"]
+
+
 def test_delete_of_a_topic_removes_every_replica(cluster):
     produce(cluster, b"a")
     cluster.delete("t")

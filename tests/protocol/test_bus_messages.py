@@ -150,7 +150,7 @@ MESSAGES = {
         partitions=[
             {
                 "topic_id": ID, "partition": 2, "leader_epoch": 4, "partition_epoch": 5,
-                "isr": [{"node_id": 1, "node_epoch": 3}], "recovery_state": 1, "is_flushed": True,
+                "isr": [{"node_id": 1, "node_epoch": 3}], "recovery_state": 1, "flushed_copies": 2,
             }
         ],
     ),  # fmt: skip

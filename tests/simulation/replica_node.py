@@ -18,7 +18,7 @@ from kafkalite.broker.replica.replica_fetch import (
     ReplicaFetch,
     ReplicaFetchResponse,
 )
-from kafkalite.coordination.image import ClusterImage
+from kafkalite.coordination.image import ClusterImage, TopicImage
 from kafkalite.coordination.partition_image import NO_LEADER, PartitionImage
 from kafkalite.coordination.replication.alter_partition import IsrDecision, PartitionProposal
 from kafkalite.errors import IneligibleReplica, StaleMetadata
@@ -148,16 +148,21 @@ class Replica:
 class ReplicaNode:
     """One node: its image of the cluster and its replicas."""
 
-    def __init__(self, node_id: int, rules: IsrRules, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        rules_of: Callable[[TopicImage], IsrRules],
+        now_ms: Callable[[], int],
+    ) -> None:
         self.node_id = node_id
         self.node_epoch = 0
         self.is_running = False
         self.image = ClusterImage()
         self.image_offset = 0
         self.replicas: dict[PartitionId, Replica] = {}
-        self.rules = rules
         self.acknowledged: Callable[[PartitionId, int, int], None] = lambda *_: None
         self.became_leader: Callable[[PartitionId, Replica], None] = lambda *_: None
+        self._rules_of = rules_of
         self._now_ms = now_ms
 
     def stop(self) -> None:
@@ -178,9 +183,12 @@ class ReplicaNode:
             return
         for topic in self.image.topics.values():
             for index, partition in topic.partitions.items():
-                self._apply_partition((topic.topic_id, index), partition)
+                rules = self._rules_of(topic)
+                self._apply_partition((topic.topic_id, index), partition, rules)
 
-    def _apply_partition(self, at: PartitionId, partition: PartitionImage) -> None:
+    def _apply_partition(
+        self, at: PartitionId, partition: PartitionImage, rules: IsrRules
+    ) -> None:
         if self.node_id not in partition.replicas:
             self.replicas.pop(at, None)
             return
@@ -197,6 +205,7 @@ class ReplicaNode:
                 )  # fmt: skip
             return
         if is_same_epoch and replica.isr is not None:
+            replica.isr.rules = rules
             if replica.isr.update(partition):
                 self.advance(at, replica)
             return
@@ -205,7 +214,7 @@ class ReplicaNode:
         log.leader_epochs.assign(partition.leader_epoch, log.end_offset)
         isr = InSyncReplicas(
             partition,
-            self.rules,
+            rules,
             self._node_epoch_of,
             epoch_start=log.end_offset,
             high_watermark=high_watermark,
@@ -261,11 +270,10 @@ class ReplicaNode:
         isr, proposal = replica.isr, decision.proposal.isr
         if isr.pending != proposal:
             return
-        if isinstance(decision.error, IneligibleReplica):
-            isr.refused()
         changed = decision.partition
-        if changed is not None and changed.leader_epoch == isr.partition.leader_epoch:
-            isr.decided(changed)
+        is_same = changed is not None and changed.partition_epoch == isr.partition.partition_epoch
+        if is_same or isinstance(decision.error, IneligibleReplica):
+            isr.not_applied()
             self.advance(at, replica)
 
     def fetched(self, message: Fetch, count_max: int) -> FetchResponse | None:

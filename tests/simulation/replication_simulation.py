@@ -11,10 +11,11 @@ are replaced, and the controller's decisions.  After each event these hold:
 
 Once all is healed, every partition has a leader, all replicas are in sync and have the same log.
 
-In three of five runs, a record is acknowledged once it is flushed on enough replicas, and the power
-fails at times.
+In three of five runs, a record is acknowledged once it is flushed on enough replicas, the number of
+these changes, and the power fails at times; disks are lost with it as far as other replicas have
+flushed all records.
 
-Left out: unclean elections; a disk that is lost together with the power.
+Left out: unclean elections.
 """
 
 from __future__ import annotations
@@ -22,24 +23,30 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
-from kafkalite.broker.replica.isr import DurableCopies, IsrRules
+from kafkalite.broker.replica.isr import IsrRules
+from kafkalite.config.resources import Resource
+from kafkalite.config.topic import DURABILITY, DURABLE_COPIES, MIN_INSYNC_REPLICAS
+from kafkalite.coordination.controller import DEFAULT_SETTINGS
 from kafkalite.coordination.image import (
     ClusterImage,
     NodeImage,
     TopicImage,
+    config_records,
     node_record,
     topic_records,
 )
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.partition_image import NO_LEADER, PartitionImage, RecoveryState
-from kafkalite.coordination.replication import leadership, reassignment
+from kafkalite.coordination.replication import commit_rules_change, leadership, reassignment
 from kafkalite.coordination.replication.alter_partition import (
     IsrDecision,
     PartitionProposal,
     alter_partitions,
 )
+from kafkalite.coordination.replication.durable_copies import DurableCopies
 from kafkalite.coordination.replication.partition_change import PartitionRules
 from kafkalite.coordination.replication.recovery_election import ReplicaLogEnd
 from kafkalite.errors import KafkaError, StaleBrokerEpoch
@@ -55,6 +62,7 @@ TOPIC_ID = bytes(range(16))
 CONTROLLER = 0
 MESSAGES_MAX = 40
 FETCH_COUNT_MAX = 5
+LAG_MS = 1_000
 
 
 class ReplicationSimulation:
@@ -64,7 +72,7 @@ class ReplicationSimulation:
         self.random = random.Random(seed)
         self.now_ms = 0
         self.factor = self.random.choice([2, 3, 3])
-        self.min_isr = self.random.randint(1, 2)
+        self.config = {MIN_INSYNC_REPLICAS.name: str(self.random.randint(1, 2))}
         self.counts: Counter[str] = Counter()
         self.messages: list[tuple[int, int, Any]] = []
         self.visible: dict[PartitionId, dict[int, tuple[int, int]]] = {}
@@ -73,11 +81,17 @@ class ReplicationSimulation:
         self.next_value = 0
         self.image = ClusterImage()
         self.log: list[Any] = []
-        self.copies = self.random.choice([None, None, *DurableCopies])
+        copies = self.random.choice([None, None, *DurableCopies])
+        self.flushes = copies is not None
+        if copies is None:
+            self.config[DURABILITY.name] = "os"
+        else:
+            self.config[DURABLE_COPIES.name] = copies.value
         self.log_ends: dict[PartitionId, dict[int, ReplicaLogEnd]] = {}
-        rules = IsrRules(1_000, self.min_isr, self.copies)
-        count = self.random.choice([3, 3, 4, 5])
-        self.nodes = {n: ReplicaNode(n, rules, lambda: self.now_ms) for n in range(1, count + 1)}
+        self.lost: dict[PartitionId, set[int]] = {}
+        """The nodes that lost the logs of a partition that waits for its recovery election."""
+        ids = range(1, 1 + self.random.choice([3, 3, 4, 5]))
+        self.nodes = {n: ReplicaNode(n, isr_rules_of, self.monotonic_ms) for n in ids}
         self._create_topic(self.random.choice([1, 1, 1, 2]))
         self.events: list[tuple[int, Callable[[], object]]] = [
             (30, self.produce), (60, self.fetch), (90, self.deliver), (20, self.propose),
@@ -86,8 +100,11 @@ class ReplicationSimulation:
             (2, self.reassign), (2, self.cancel), (2, self.prefer), (3, self.lose_message),
             (3, self.duplicate_message), (2, self.delete_records), (2, self.shut_down),
         ]  # fmt: skip
-        if self.copies is not None:
-            self.events += [(30, self.flush), (2, self.lose_power), (10, self.report_log_ends)]
+        if self.flushes:
+            self.events += [
+                (30, self.flush), (2, self.lose_power), (10, self.report_log_ends),
+                (2, self.alter_config),
+            ]  # fmt: skip
 
     def _create_topic(self, partitions: int) -> None:
         images = {}
@@ -97,10 +114,13 @@ class ReplicationSimulation:
             self.visible[TOPIC_ID, index] = {}
         self.write([node_record(NodeImage(CONTROLLER, "", 0))])
         self.write([node_record(NodeImage(n, "h", n, node_epoch=1)) for n in self.nodes])
-        self.write([*topic_records(TopicImage("t", TOPIC_ID, images))])
+        self.write([*topic_records(TopicImage("t", TOPIC_ID, images, self.config))])
         for node in self.nodes.values():
             node.acknowledged, node.became_leader = self.acknowledged, self.became_leader
             node.is_running, node.node_epoch = True, 1
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
 
     def run(self, steps: int) -> None:
         """Run random events, then heal everything and check that the replicas converge."""
@@ -123,7 +143,7 @@ class ReplicationSimulation:
         return result.response
 
     def rules_of(self, topic: TopicImage) -> PartitionRules:
-        return PartitionRules(self.min_isr, has_witnesses=self.copies is not None)
+        return partition_rules(**topic.config)
 
     def remove_node(self, node_id: int, *, fenced: bool, shutting_down: bool = False) -> None:
         while self.commit(leadership.remove_from_isrs(self.image, node_id, self.rules_of, 1)):
@@ -270,7 +290,7 @@ class ReplicationSimulation:
                 return
             candidates = partition.isr + partition.elr + partition.witnesses
             if partition.recovery_state is RecoveryState.AWAITING_LOG_ENDS or (
-                self.copies is not None and node.node_id in candidates
+                self.flushes and node.node_id in candidates and partition.flushed_copies == 1
             ):
                 return  # it may have the only flushed copy of a record
         node.stop()
@@ -298,6 +318,29 @@ class ReplicationSimulation:
         self.messages.clear()
         self.log_ends = {at: {} for at in self.visible}
         self.commit(leadership.begin_recovery(self.image))
+        if self.random.random() < 0.5:
+            self.lose_disk()
+
+    def lose_disk(self) -> None:
+        """A disk fails with the power, if the records that it had are flushed on others."""
+        node = self.any_node()
+        affected = [at for at in self.visible if node.node_id in self.partition(at).replicas]
+        lost = {at: self.lost.get(at, set()) | {node.node_id} for at in affected}
+        if any(len(nodes) >= self.partition(at).flushed_copies for at, nodes in lost.items()):
+            return
+        self.counts["lost_disks"] += 1
+        self.lost |= lost
+        node.replicas.clear()
+
+    def alter_config(self) -> None:
+        """Alter min.insync.replicas or durable.copies."""
+        name, value = self.random.choice([
+            (MIN_INSYNC_REPLICAS.name, self.random.choice("12")),
+            (DURABLE_COPIES.name, self.random.choice([*DurableCopies]).value),
+        ])  # fmt: skip
+        records = [*config_records(Resource.TOPIC, "t", {name: value})]
+        records += commit_rules_change.records(self.image, records, DEFAULT_SETTINGS)
+        self.write(records)
 
     def report_log_ends(self) -> None:
         """A node that has its image reports the ends of its logs."""
@@ -312,21 +355,21 @@ class ReplicationSimulation:
                 continue
             if node.node_id not in partition.replicas:
                 continue
+            if node.node_id in self.lost.get(at, ()):
+                continue
             log = node.replicas[at].log
             ends[node.node_id] = ReplicaLogEnd(
                 node.node_id, log.leader_epochs.latest, log.end_offset
             )
             topic = self.image.topics_by_id[at[0]]
-            self.commit(
-                leadership.complete_recovery(
-                    topic, at[1], [*ends.values()], self._missing_max(partition)
-                )
-            )
+            missing_max = self._missing_max(partition)
+            if self.commit(
+                leadership.complete_recovery(topic, at[1], [*ends.values()], missing_max)
+            ):
+                self.lost.pop(at, None)
 
     def _missing_max(self, partition: PartitionImage) -> int:
-        if self.copies is DurableCopies.LEADER:
-            return 0
-        return partition.effective_min_isr(self.min_isr) - 1
+        return partition.flushed_copies - 1
 
     def reassign(self) -> None:
         at = self.any_partition()
@@ -472,3 +515,15 @@ class ReplicationSimulation:
 def is_committed(replica: Replica) -> bool:
     """Return whether all records of a log are below the high watermark."""
     return replica.high_watermark == replica.log.end_offset
+
+
+def isr_rules_of(topic: TopicImage) -> IsrRules:
+    """Return the rules of the leaders of a topic's partitions."""
+    rules = partition_rules(**topic.config)
+    return IsrRules(LAG_MS, rules.min_isr, rules.durable_copies)
+
+
+@lru_cache
+def partition_rules(**config: str) -> PartitionRules:
+    """Return the rules of the controller for a topic with this config."""
+    return PartitionRules.of(DEFAULT_SETTINGS.for_topic(config))

@@ -156,6 +156,14 @@ def _commits_before_the_epoch_is_flushed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InSyncReplicas, "_durable", counted)
 
 
+def _counts_flushed_copies_before_the_report(patch: pytest.MonkeyPatch) -> None:
+    def wanted(self, partition):
+        rules = self.rules_of(self.image.topics["t"])
+        return rules.flushed_copies(partition) - 1
+
+    patch.setattr(ReplicationSimulation, "_missing_max", wanted)
+
+
 SEEDED_BUGS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _ignores_followers: 0,
     _truncates_to_the_leaders_end: 490,
@@ -170,7 +178,8 @@ SEEDED_BUGS: dict[Callable[[pytest.MonkeyPatch], None], int] = {
     _forgets_witnesses: 2_110,
     _recovers_by_the_first_report: 0,
     _recovers_without_one_candidate: 130,
-    _commits_before_the_epoch_is_flushed: 3_175,
+    _counts_flushed_copies_before_the_report: 190,
+    _commits_before_the_epoch_is_flushed: 26_400,
 }
 """Each bug with the first seed to try, which is near one that finds it."""
 

@@ -59,7 +59,7 @@ def alter_partitions(
                 "partition_epoch": each.isr.partition_epoch,
                 "isr": [member._asdict() for member in each.isr.isr],
                 "recovery_state": each.isr.recovery_state,
-                "is_flushed": each.isr.is_flushed,
+                "flushed_copies": each.isr.flushed_copies,
             }
             for each in proposals
         ],
@@ -78,7 +78,7 @@ def read_proposals(fields: Mapping[str, Any]) -> list[PartitionProposal]:
                     each["partition_epoch"],
                     [IsrMember(**member) for member in each["isr"]],
                     _recovery_state(each["recovery_state"]),
-                    is_flushed=each["is_flushed"],
+                    flushed_copies=each["flushed_copies"],
                 ),
             )
             for each in fields["partitions"]

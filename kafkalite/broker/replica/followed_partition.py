@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkalite.broker.replica.replica_fetch import FollowerReplication
-from kafkalite.storage.state.durability import Durability
+from kafkalite.coordination.replication.durable_copies import DurableCopies
 
 if TYPE_CHECKING:
     from kafkalite.config.settings import Settings
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class FollowedPartition:
     """One partition that this node follows, in one leader epoch."""
 
-    __slots__ = ("error", "flush_timer", "flushes_always", "flushing", "leader", "log",
-                 "replication", "retry_ms")  # fmt: skip
+    __slots__ = ("error", "flush_timer", "flushes_always", "flushing", "is_flush_awaited",
+                 "leader", "log", "replication", "retry_ms")  # fmt: skip
 
     is_loading = False
     """No coordinator loads the records of a partition that is followed."""
@@ -71,4 +71,7 @@ class FollowedPartition:
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new topic settings."""
-        self.flushes_always = Durability.of(settings).flushes_each_append
+        copies = DurableCopies.of(settings)
+        self.flushes_always = copies is not None
+        self.is_flush_awaited = copies not in (None, DurableCopies.LEADER)
+        """True if records are committed once this node has flushed them, too."""

@@ -211,7 +211,7 @@ class FollowedPartitions:
     def _flushed(self, partition: FollowedPartition) -> None:
         fetcher = self._fetchers.get(partition.leader)
         if fetcher is not None:
-            fetcher.changed(partition)
+            fetcher.flushed(partition)
         if partition.log.durable_offset < partition.log.end_offset:
             self._mark_dirty(partition)
 

@@ -28,26 +28,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple
 
 from kafkalite.coordination.partition_image import PartitionImage, RecoveryState
 from kafkalite.coordination.replication.alter_partition import IsrMember, IsrProposal
+from kafkalite.coordination.replication.durable_copies import DurableCopies
 
 UNKNOWN = -1
 LONG_AGO = -(1 << 62)
 """A time in ms that is before any other."""
-
-
-class DurableCopies(Enum):
-    """The number of flushed copies of a committed record."""
-
-    LEADER = "leader"
-    """The leader's: survives a power loss."""
-    MIN_ISR = "minisr"
-    """min.insync.replicas: also survives the loss of all of those disks but one."""
-    ALL = "all"
-    """All in-sync replicas."""
 
 
 class IsrRules(NamedTuple):
@@ -230,7 +219,7 @@ class InSyncReplicas:
         if self.pending is None:
             return frozenset(self.partition.isr)
         proposed = [*self._proposed()]
-        if self.pending.is_flushed:
+        if self.pending.flushed_copies:
             return self._staying(proposed)
         return frozenset(self.partition.isr).intersection(proposed)
 
@@ -312,16 +301,27 @@ class InSyncReplicas:
     def _durable(self, leader: LogEnds, minimal: Collection[int], maximal: Collection[int]) -> int:
         """Return the end of the records that are flushed on enough replicas; UNKNOWN if there are
         too few."""
+        # Never fewer copies than the controller counts with at a recovery election.
+        wanted = self._flushed_copies
+        if len(minimal) < wanted:
+            return UNKNOWN
         copies = self.rules.durable_copies
         if copies is DurableCopies.ALL:
             return min(self._durable_offsets(leader, maximal))
         if copies is DurableCopies.LEADER and self.partition.leader in minimal:
             return leader.durable_offset
-        flushed = sorted(self._durable_offsets(leader, minimal), reverse=True)
-        # Never fewer copies than the controller counts with at a recovery election.  A leader that
-        # is being removed is not the copy that remains.
-        wanted = 1 if copies is DurableCopies.LEADER else self._min_isr
-        return flushed[wanted - 1] if len(flushed) >= wanted else UNKNOWN
+        # A leader that is being removed is not the copy that remains.
+        return sorted(self._durable_offsets(leader, minimal), reverse=True)[wanted - 1]
+
+    @property
+    def _flushed_copies(self) -> int:
+        copies = self.rules.durable_copies
+        return 1 if copies is None else copies.count(self.partition, self.rules.min_isr)
+
+    @property
+    def _awaits_flushed_copies(self) -> bool:
+        """True if the controller does not know yet on how many replicas records are flushed."""
+        return self.partition.flushed_copies < self._flushed_copies
 
     def _durable_offsets(self, leader: LogEnds, nodes: Iterable[int]) -> list[int]:
         return [
@@ -332,14 +332,15 @@ class InSyncReplicas:
         ]
 
     def is_settled(self, leader_end_offset: int) -> bool:
-        """Return whether all replicas are in sync and have all records, so that only an append, an
-        image or a request can change anything."""
+        """Return whether all replicas are in sync and have all records, on enough disks, so that
+        only an append, an image or a request can change anything."""
         partition = self.partition
         return (
             self.pending is None
             and self.high_watermark == leader_end_offset
             and len(partition.isr) == len(partition.replicas)
             and not partition.removing
+            and not self._awaits_flushed_copies
             and all(each.end_offset == leader_end_offset for each in self._followers.values())
         )
 
@@ -359,7 +360,9 @@ class InSyncReplicas:
             isr = self._without_lagging(leader, now_ms)
         is_flushed = self._is_flushed(leader, isr)
         completes = self.rules.durable_copies is not None and self._completes(isr)
-        tells_flushed = is_flushed and (bool(self.partition.witnesses) or completes)
+        tells_flushed = is_flushed and (
+            bool(self.partition.witnesses) or completes or self._awaits_flushed_copies
+        )
         must_recover = self.partition.recovery_state is RecoveryState.RECOVERING
         if isr == committed and not tells_flushed and not must_recover:
             return None
@@ -367,7 +370,7 @@ class InSyncReplicas:
             self.partition.leader_epoch,
             self.partition.partition_epoch,
             [self._member(node_id) for node_id in isr],
-            is_flushed=is_flushed,
+            flushed_copies=self._flushed_copies if is_flushed else 0,
         )
         return self.pending
 
@@ -422,22 +425,16 @@ class InSyncReplicas:
 
     # -- decisions of the controller ---------------------------------------------------------
 
-    def refused(self) -> None:
-        """Note that the pending proposal was certainly not applied (INELIGIBLE_REPLICA)."""
+    def not_applied(self) -> None:
+        """Note that the pending proposal was certainly not applied (INELIGIBLE_REPLICA), or that
+        the controller had nothing to change.
+
+        A change is applied with the image only: it may follow from configs that came before it.
+        """
         self.pending = None
 
-    def decided(self, partition: PartitionImage) -> bool:
-        """Take the successful response to the pending proposal; return whether it is new.
-
-        The same partition epoch means that the controller had nothing to change.
-        """
-        if partition.partition_epoch == self.partition.partition_epoch:
-            self.pending = None
-        return self.update(partition)
-
     def update(self, partition: PartitionImage) -> bool:
-        """Apply a decision or an image of the partition, in this leader epoch; return whether it is
-        new."""
+        """Apply an image of the partition, in this leader epoch; return whether it is new."""
         assert partition.leader_epoch == self.partition.leader_epoch, "one leader epoch per object"
         if partition.partition_epoch <= self.partition.partition_epoch:
             return False

@@ -192,11 +192,11 @@ class IsrProposals:
         isr = partition.replication.isr
         if outcome.error is None:
             if outcome.partition_epoch == isr.partition.partition_epoch:
-                isr.decided(isr.partition)  # there was nothing to change
+                isr.not_applied()  # there was nothing to change
         else:
             self.failures += 1
             if not isinstance(outcome.error, UNDECIDED):
-                isr.refused()
+                isr.not_applied()
                 self._pause(partition)
         if partition.error is None:
             self._replicas.mark_dirty(partition)

@@ -186,10 +186,13 @@ class ReplicaFetcher:
             self._changed[key] = None
             self._send_now()
 
-    def changed(self, partition: FollowedPartition) -> None:
-        """Tell the leader that more of a log is flushed, with the next request."""
+    def flushed(self, partition: FollowedPartition) -> None:
+        """Tell the leader that more of a log is flushed, with the next request, or at once if that
+        commits records."""
         if partition.key in self._sent:
             self._changed[partition.key] = None
+            if partition.is_flush_awaited:
+                self._send_now()
 
     def close(self) -> None:
         """Close the connection and forget all partitions."""

@@ -17,7 +17,7 @@ from kafkalite._ext.record_batch import TRANSACTIONAL
 from kafkalite.broker.future import Future
 from kafkalite.broker.metadata_cache import Topic
 from kafkalite.broker.replica.append_queue import AppendQueue
-from kafkalite.broker.replica.isr import DurableCopies, IsrRules
+from kafkalite.broker.replica.isr import IsrRules
 from kafkalite.broker.replica.offline_partitions import OfflinePartitions
 from kafkalite.broker.replica.partition import Partition, ReplicationEnvironment
 from kafkalite.broker.replica.partition_flushes import PartitionFlushes
@@ -30,6 +30,7 @@ from kafkalite.broker.security import DELETE, TOPIC, WRITE
 from kafkalite.config.replication import REPLICA_LAG_TIME_MAX_MS
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import MIN_INSYNC_REPLICAS
+from kafkalite.coordination.replication.durable_copies import DurableCopies
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
     InvalidRecord,
@@ -47,7 +48,6 @@ from kafkalite.errors import (
 )
 from kafkalite.protocol.results import PartitionAppendResult, new_tuple
 from kafkalite.storage.log.batch_validator import ATTRIBUTES_LOW
-from kafkalite.storage.state.durability import Durability
 from kafkalite.storage.state.verification import NOT_REQUIRED, VerificationGuard
 
 if TYPE_CHECKING:
@@ -485,8 +485,9 @@ class ReplicaManager:
 
 def isr_rules(settings: Settings) -> IsrRules:
     """Return the rules of a topic about its in-sync replicas."""
-    copies = DurableCopies.LEADER if Durability.of(settings).flushes_each_append else None
-    return IsrRules(settings[REPLICA_LAG_TIME_MAX_MS], settings[MIN_INSYNC_REPLICAS], copies)
+    return IsrRules(
+        settings[REPLICA_LAG_TIME_MAX_MS], settings[MIN_INSYNC_REPLICAS], DurableCopies.of(settings)
+    )
 
 
 def append_result(partition: Partition, appended: LogAppendResult) -> PartitionAppendResult:

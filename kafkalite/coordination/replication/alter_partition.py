@@ -55,9 +55,9 @@ class IsrProposal(NamedTuple):
     partition_epoch: int
     isr: Sequence[IsrMember]
     recovery_state: RecoveryState = RecoveryState.RECOVERED
-    is_flushed: bool = False
-    """True if the leader's log up to its epoch and its high watermark is flushed on enough of these
-    replicas."""
+    flushed_copies: int = 0
+    """The number of these replicas on which the leader's log up to its epoch and its high watermark
+    is flushed, if they are enough to commit a record, else 0."""
 
 
 class PartitionProposal(NamedTuple):
@@ -114,7 +114,7 @@ def alter_partitions(
             isr=[member.node_id for member in proposal.isr.isr],
             by_leader=True,
             recovery_state=proposal.isr.recovery_state,
-            is_flushed=proposal.isr.is_flushed,
+            flushed_copies=proposal.isr.flushed_copies,
         )
         if changed is not partition:
             records += change_records(topic, {proposal.partition: changed})

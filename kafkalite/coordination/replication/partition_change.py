@@ -9,6 +9,8 @@ Every decision about a partition with replicas is made here, so each one keeps t
 - A leader that is no longer valid is replaced if another replica is valid.
 - The leader epoch increases with the leader, and with each replica that is removed: the removed
   one must not be counted by a leader that does not know it yet.
+- In `fsync` mode, a change that removes a replica or its log leaves one flushed copy less, until
+  the leader reports that there are enough again.
 - In `fsync` mode, replicas that leave ISR and ELR at the controller's decision become witnesses:
   after a power loss they may have flushed records that no other has.  A replica that is removed
   cannot be one: a reassignment that removes replicas waits for the flush on the others.
@@ -22,11 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from kafkalite.config.settings import Settings
-from kafkalite.config.topic import (
-    DURABILITY,
-    MIN_INSYNC_REPLICAS,
-    UNCLEAN_LEADER_ELECTION_ENABLE,
-)
+from kafkalite.config.topic import MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
 from kafkalite.coordination.image import TopicImage
 from kafkalite.coordination.partition_image import (
     NO_LEADER,
@@ -34,6 +32,7 @@ from kafkalite.coordination.partition_image import (
     PartitionImage,
     RecoveryState,
 )
+from kafkalite.coordination.replication.durable_copies import DurableCopies
 from kafkalite.coordination.replication.election import ElectionType, elect
 
 
@@ -42,8 +41,8 @@ class PartitionRules(NamedTuple):
 
     min_isr: int = 1
     elects_unclean: bool = False
-    has_witnesses: bool = False
-    """True if a record is acknowledged when it is flushed (`durability=fsync`)."""
+    durable_copies: DurableCopies | None = None
+    """None if a record is acknowledged without a flush."""
 
     @classmethod
     def of(cls, settings: Settings) -> PartitionRules:
@@ -51,8 +50,18 @@ class PartitionRules(NamedTuple):
         return cls(
             settings[MIN_INSYNC_REPLICAS],
             settings[UNCLEAN_LEADER_ELECTION_ENABLE],
-            settings[DURABILITY] == "fsync",
+            DurableCopies.of(settings),
         )
+
+    @property
+    def has_witnesses(self) -> bool:
+        """True if a record is acknowledged when it is flushed."""
+        return self.durable_copies is not None
+
+    def flushed_copies(self, partition: PartitionImage) -> int:
+        """Return the number of replicas that flush a record before it is acknowledged."""
+        copies = self.durable_copies
+        return 1 if copies is None else copies.count(partition, self.min_isr)
 
 
 RulesOf = Callable[[TopicImage], PartitionRules]
@@ -77,15 +86,16 @@ def change(
     election: ElectionType = ElectionType.ANY,
     by_leader: bool = False,
     recovery_state: RecoveryState | None = None,
-    is_flushed: bool = False,
+    flushed_copies: int = 0,
 ) -> PartitionImage:
     """Return a partition with what follows from a change; the same object if nothing does, such as
     while a partition waits for its recovery election.
 
     `lost`: replicas that may have lost records, such as after an unclean shutdown; they leave ISR
     and ELR.  `by_leader`: the leader proposes the ISR, and committed records are flushed on enough
-    of the replicas that stay.  `is_flushed`: so are all of earlier leaders: no witness is needed,
-    and a reassignment may be completed.
+    of the replicas that stay.  `flushed_copies`: all records that this and earlier leaders may have
+    committed are flushed on this number of those; if there is one, no witness is needed, and a
+    reassignment may be completed.
     """
     if partition.recovery_state is RecoveryState.AWAITING_LOG_ENDS:
         return partition
@@ -98,17 +108,19 @@ def change(
         target = target._replace(isr=_without(target.isr, lost))
     if recovery_state is not None:
         target = target._replace(recovery_state=recovery_state)
-    if is_flushed or not rules.has_witnesses or not target.removing:
+    is_flushed = flushed_copies > 0 or not rules.has_witnesses
+    if is_flushed or not target.removing:
         target = _complete_reassignment(target)
     target = _with_replicas_only(target)
     target = _with_elr(partition, target, rules, lost)
     target = _with_leader(target, is_active, election, rules, lost)
     if target.leader != partition.leader or set(partition.replicas) - set(target.replicas):
         target = target._replace(leader_epoch=partition.leader_epoch + 1)
-    if is_flushed or not rules.has_witnesses:
-        target = target._replace(witnesses=())
-    else:
-        target = target._replace(witnesses=_witnesses(partition, target, by_leader))
+    witnesses = () if is_flushed else _witnesses(partition, target, by_leader)
+    copies = flushed_copies or _flushed_copies(partition, target, lost)
+    target = target._replace(
+        witnesses=witnesses, flushed_copies=min(copies, rules.flushed_copies(target))
+    )
     if target == partition:
         return partition
     return target._replace(partition_epoch=partition.partition_epoch + 1)
@@ -123,12 +135,19 @@ def without_eligible(partition: PartitionImage, rules: PartitionRules) -> Partit
     is_led = partition.isr and partition.recovery_state is not RecoveryState.AWAITING_LOG_ENDS
     if not is_led or not partition.elr + partition.last_known_elr:
         return partition
-    target = partition._replace(
-        elr=(), last_known_elr=(), partition_epoch=partition.partition_epoch + 1
-    )
+    target = partition._replace(elr=(), last_known_elr=())
     if rules.has_witnesses:
         target = target._replace(witnesses=_witnesses(partition, target, by_leader=False))
     return target
+
+
+def with_one_flushed_copy(partition: PartitionImage) -> PartitionImage:
+    """Return a partition of which one flushed copy of each record is known, the same object if it
+    is so already, or waits for its recovery election: those of earlier records do not change."""
+    is_waiting = partition.recovery_state is RecoveryState.AWAITING_LOG_ENDS
+    if is_waiting or partition.flushed_copies == 1:
+        return partition
+    return partition._replace(flushed_copies=1)
 
 
 def _without(nodes: Iterable[int], left_out: Collection[int]) -> Nodes:
@@ -204,6 +223,15 @@ def _with_leader(
             elr = ()  # the leader commits alone from now on
         return target._replace(isr=(elected.leader,), elr=elr)
     return target
+
+
+def _flushed_copies(
+    before: PartitionImage, after: PartitionImage, lost: Collection[int]
+) -> int:
+    """Return the number of copies that are left of what was flushed before a change."""
+    gone = {*before.replicas}.difference(after.replicas).union(lost)
+    gone.intersection_update((before.leader, *before.isr, *before.elr, *before.witnesses))
+    return max(1, before.flushed_copies - len(gone))
 
 
 def _witnesses(before: PartitionImage, after: PartitionImage, by_leader: bool) -> Nodes:

@@ -71,6 +71,7 @@ def recover(
         last_known_elr=(),
         witnesses=(),
         recovery_state=RecoveryState.RECOVERED,
+        flushed_copies=1,
     )
 
 
@@ -89,5 +90,6 @@ def accept_loss(partition: PartitionImage, is_active: Callable[[int], bool]) -> 
                 last_known_elr=(),
                 witnesses=(),
                 recovery_state=RecoveryState.RECOVERING,
+                flushed_copies=1,
             )
     return partition

@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 
 PartitionId = tuple[bytes, int]
 
-MISSING_MAX = 0
-"""Number of candidates that may be missing: a record is acknowledged once one replica, the leader,
-has flushed it (DurableCopies.LEADER)."""
-
 
 class RecoveryElections:
     """The reported ends of logs; see the module."""
@@ -93,7 +89,7 @@ class RecoveryElections:
         records: list[TypedRecord] = []
         for _ in range(min(CHANGED_MAX, len(unchecked))):
             key = unchecked.popleft()
-            records += self._elected(key, MISSING_MAX)
+            records += self._elected(key)
         return DecisionResult(None, records)
 
     def elect_overdue(self, rules_of: RulesOf) -> DecisionResult[int]:
@@ -108,10 +104,10 @@ class RecoveryElections:
             elif rules_of(topic).has_witnesses or len(records) == CHANGED_MAX:
                 left += 1
             else:
-                records += self._elected(key, len(topic.partitions[key[1]].replicas))
+                records += self._elected(key, is_overdue=True)
         return DecisionResult(left, records)
 
-    def _elected(self, key: PartitionId, missing_max: int) -> Sequence[TypedRecord]:
+    def _elected(self, key: PartitionId, *, is_overdue: bool = False) -> Sequence[TypedRecord]:
         """Return the record of the election of a partition, if it is possible."""
         topic_id, index = key
         topic = self._image.topics_by_id.get(topic_id)
@@ -126,6 +122,7 @@ class RecoveryElections:
         if not _is_waiting(partition):
             return ()
         ends = [*self._ends.get(key, {}).values()]
+        missing_max = len(partition.replicas) if is_overdue else partition.flushed_copies - 1
         return leadership.complete_recovery(topic, index, ends, missing_max).records
 
 

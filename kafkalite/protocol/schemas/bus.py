@@ -203,7 +203,7 @@ ALTER_PARTITIONS = MESSAGES.declare(
                 partition_epoch=Int32(),
                 isr=Array(Struct(node_id=Int32(), node_epoch=Int64())),
                 recovery_state=Int8(),
-                is_flushed=Bool(),
+                flushed_copies=Int16(),
             )
         ),
     ),

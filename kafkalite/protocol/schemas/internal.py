@@ -55,7 +55,7 @@ TOPIC = KINDS.declare(
 )  # fmt: skip
 
 PARTITION = KINDS.declare(
-    4, "Partition", "0-1",
+    4, "Partition", "0-2",
     Struct(
         topic_id=Uuid(),
         partition=Int32(),
@@ -70,6 +70,7 @@ PARTITION = KINDS.declare(
         last_known_elr=Array(Int32(), "1+"),
         witnesses=Array(Int32(), "1+"),
         recovery_state=Int8("1+"),
+        flushed_copies=Int16("2+", default=1),
     ),
 )  # fmt: skip
 
@@ -133,5 +134,6 @@ PARTITION_CHANGE = KINDS.declare(
         last_known_elr=Array(Int32(), nullable="0+", default=None, tag=6),
         witnesses=Array(Int32(), nullable="0+", default=None, tag=7),
         recovery_state=Int8(tag=8, default=-1),
+        flushed_copies=Int16(tag=9, default=-1),
     ),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from kafkalite.coordination.partition_image import (
     partition_record,
     with_change,
 )
+from kafkalite.coordination.replication.durable_copies import DurableCopies
 from kafkalite.coordination.replication.election import ElectionResult, ElectionType, elect
 from kafkalite.coordination.replication.partition_change import (
     PartitionRules,
@@ -149,31 +150,61 @@ def test_minimum_counts_the_replicas_without_the_adding_ones():
 
 
 def test_replica_that_the_controller_removes_becomes_a_witness():
-    rules = PartitionRules(has_witnesses=True)
+    rules = PartitionRules(durable_copies=DurableCopies.LEADER)
     changed = change(part(1, (1, 2, 3)), rules, only(2, 3), isr=(2, 3))
     assert (changed.leader, changed.witnesses) == (2, (1,))
     again = change(changed, rules, only(3), isr=(3,))
     assert (again.leader, again.witnesses) == (3, (1, 2))
-    flushed = change(again, rules, only(3), isr=(3,), by_leader=True, is_flushed=True)
+    flushed = change(again, rules, only(3), isr=(3,), by_leader=True, flushed_copies=1)
     assert flushed.witnesses == ()
 
 
 def test_reassignment_waits_until_what_it_removes_is_flushed_on_others():
-    rules = PartitionRules(has_witnesses=True)
+    rules = PartitionRules(durable_copies=DurableCopies.LEADER)
     moving = change(
         part(1, (1, 2, 3)), rules, only(1, 2, 3), replica_set=ReplicaSet((2, 3, 1), (), (1,))
     )
     assert (moving.replicas, moving.removing, moving.leader) == ((2, 3, 1), (1,), 1)
     shrunk = change(moving, rules, only(1, 2, 3), isr=(1, 2, 3), by_leader=True)
     assert shrunk is moving
-    moved = change(moving, rules, only(1, 2, 3), isr=(1, 2, 3), by_leader=True, is_flushed=True)
+    moved = change(moving, rules, only(1, 2, 3), isr=(1, 2, 3), by_leader=True, flushed_copies=1)
     assert (moved.replicas, moved.isr, moved.leader, moved.removing) == ((2, 3), (2, 3), 2, ())
 
 
 def test_replica_that_the_leader_removes_is_no_witness():
-    rules = PartitionRules(has_witnesses=True)
+    rules = PartitionRules(durable_copies=DurableCopies.LEADER)
     changed = change(part(1, (1, 2, 3)), rules, ALL, isr=(1, 2), by_leader=True)
     assert changed.witnesses == ()
+
+
+FLUSHED_ON_TWO = PartitionRules(2, durable_copies=DurableCopies.MIN_ISR)
+
+
+@pytest.mark.parametrize(
+    ("rules", "reported", "expected"),
+    [(FLUSHED_ON_TWO, 2, 2), (FLUSHED_ON_TWO, 1, 1), (FLUSHED_ON_TWO, 0, 1),
+     (PartitionRules(2, durable_copies=DurableCopies.LEADER), 2, 1), (PartitionRules(2), 0, 1)],
+    ids=["as wanted", "fewer", "none", "one is wanted", "none is flushed"],
+)  # fmt: skip
+def test_leader_raises_the_number_of_flushed_copies(rules, reported, expected):
+    before = part(1, (1, 2, 3))
+    changed = change(
+        before, rules, ALL, isr=(1, 2, 3), by_leader=True, flushed_copies=reported
+    )  # fmt: skip
+    assert changed.flushed_copies == expected
+    assert (changed is before) is (expected == 1)
+
+
+def test_lost_or_removed_replica_leaves_one_flushed_copy_less():
+    before = part(1, (1, 2, 3), flushed_copies=2)
+    assert change(before, FLUSHED_ON_TWO, ALL, isr=(1, 2)).flushed_copies == 2  # it has its log
+    assert change(before, FLUSHED_ON_TWO, ALL, lost=(3,)).flushed_copies == 1
+    outside = part(1, (1, 2), flushed_copies=2)
+    assert change(outside, FLUSHED_ON_TWO, ALL, lost=(3,)).flushed_copies == 2
+    without = change(
+        before, FLUSHED_ON_TWO, ALL, replica_set=ReplicaSet((1, 2, 4), (4,)), isr=(1, 2)
+    )
+    assert without.flushed_copies == 1
 
 
 # -- records -------------------------------------------------------------------------------------
@@ -181,7 +212,7 @@ def test_replica_that_the_leader_removes_is_no_witness():
 NODES = st.lists(st.integers(1, 4), unique=True, max_size=4).map(tuple)
 PARTITIONS = st.builds(
     PartitionImage, st.integers(-1, 4), st.integers(0, 9), NODES, NODES, st.integers(0, 9), NODES,
-    NODES, NODES, NODES, NODES, st.sampled_from(RecoveryState),
+    NODES, NODES, NODES, NODES, st.sampled_from(RecoveryState), st.integers(1, 9),
 )  # fmt: skip
 
 
@@ -215,7 +246,9 @@ def valid(partition: PartitionImage) -> PartitionImage:
 
 @given(
     PARTITIONS, st.none() | NODES, st.sets(st.integers(1, 4)), st.sampled_from(ElectionType),
-    st.builds(PartitionRules, st.integers(1, 3), st.booleans(), st.booleans()),
+    st.builds(
+        PartitionRules, st.integers(1, 3), st.booleans(), st.none() | st.sampled_from(DurableCopies)
+    ),
 )  # fmt: skip
 def test_every_change_leaves_a_valid_partition(partition, isr, active, kind, rules):
     partition = valid(partition)

@@ -9,6 +9,7 @@ from kafkalite.config.settings import Settings
 from kafkalite.coordination.configs import ConfigAlteration, ConfigChange, ConfigOperation
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.partition_image import NO_LEADER, RecoveryState
+from kafkalite.coordination.replication.durable_copies import DurableCopies
 from kafkalite.coordination.replication.partition_change import PartitionRules
 from tests.coordination.replication.factories import image_of, part, partitions_of
 
@@ -66,8 +67,23 @@ def test_partition_that_waits_for_its_recovery_election_keeps_the_elr():
     assert altered(made, OF_TOPIC, MIN_ISR, "2") == [waiting]
 
 
+@pytest.mark.parametrize(
+    ("key", "text"), [(MIN_ISR, "2"), ("durable.copies", "all"), ("durability", "os")]
+)
+def test_leader_reports_the_flushed_copies_again_after_a_change(controller, key, text):
+    waiting = part(
+        NO_LEADER, [1], recovery_state=RecoveryState.AWAITING_LOG_ENDS, flushed_copies=2
+    )
+    controller.image = image_of(part(1, [1, 2, 3], flushed_copies=2), waiting)
+    changed, unchanged = altered(controller, OF_TOPIC, key, text)
+    assert (changed.flushed_copies, changed.isr) == (1, (1, 2, 3))
+    assert unchanged == waiting  # its records were acknowledged before
+
+
 def test_rules_are_read_from_the_settings_of_a_topic():
     settings = Settings.broker({MIN_ISR: "2"})
-    assert PartitionRules.of(settings.for_topic({})) == PartitionRules(2, has_witnesses=True)
+    assert PartitionRules.of(settings.for_topic({})) == PartitionRules(
+        2, durable_copies=DurableCopies.LEADER
+    )
     texts = {MIN_ISR: "3", "unclean.leader.election.enable": "true", "durability": "os"}
     assert PartitionRules.of(settings.for_topic(texts)) == PartitionRules(3, elects_unclean=True)
