@@ -239,6 +239,13 @@ def test_lagging_member_stays_until_the_others_have_flushed():
     assert proposed(isr, now_ms=1_000) == [1, 2]
 
 
+def test_lagging_member_stays_until_records_of_earlier_leaders_are_flushed():
+    isr = leading(1, 2, copies=DurableCopies.LEADER, epoch_start=10)
+    fetch(isr, 2, 3)
+    assert proposed(isr, now_ms=1_000, durable=9) is None
+    assert proposed(isr, now_ms=1_000, durable=10) == [1]
+
+
 def test_leader_reports_that_enough_replicas_have_flushed():
     isr = leading(1, 2, copies=DurableCopies.LEADER, epoch_start=10, witnesses=(3,))
     fetch(isr, 2, 10)

@@ -399,8 +399,9 @@ class InSyncReplicas:
     def _without_lagging(self, leader: LogEnds, now_ms: int) -> tuple[int, ...]:
         """Return the committed ISR without the followers that lag.
 
-        They stay until all committed records are flushed on enough of the others; the controller
-        then needs no witnesses.  Those that leave an ISR below the minimum remain eligible (ELR).
+        They stay until all records that this or an earlier leader may have committed are flushed
+        on enough of the others; the controller then needs no witnesses.  Those that leave an ISR
+        below the minimum remain eligible (ELR).
         """
         isr = tuple(
             node_id
@@ -412,8 +413,8 @@ class InSyncReplicas:
         )
         if self.rules.durable_copies is None or len(isr) < self._min_isr:
             return isr
-        is_flushed = self._durable(leader, isr, isr) >= self.high_watermark
-        return isr if is_flushed else self.partition.isr
+        flushed = self._durable(leader, isr, isr)
+        return isr if flushed >= max(self.high_watermark, self.epoch_start) else self.partition.isr
 
     def _is_flushed(self, leader: LogEnds, isr: tuple[int, ...]) -> bool:
         """Return whether all records that earlier leaders may have committed are flushed on enough
