@@ -29,7 +29,7 @@ SOURCES := setup.py $(wildcard ext/*/*.pyx ext/*/*.pxd ext/*/*.pxi ext/*/*.h)
 
 .DEFAULT_GOAL := help
 .PHONY: help start demo build check quick test test-spark clients bench oracle faults disks fuzz
-.PHONY: docs reference wheel pythons clean
+.PHONY: docs reference model wheel pythons clean
 
 help:
 	@echo "make start      run the broker in the foreground (ARGS='--listen 127.0.0.1:0 …')"
@@ -45,6 +45,7 @@ help:
 	@echo "make faults     processes killed, stopped and moved under load: a quarter of an hour; then"
 	@echo "                a healthy client beside hostile ones over 5,000 partitions: 10 minutes;"
 	@echo "                then exactly-once copies and counts under kills"
+	@echo "make model      the TLA+ model of replication, by TLC: five minutes (ARGS=--long: larger)"
 	@echo "make disks      full disks, torn writes, failing system calls"
 	@echo "make fuzz       random bytes into decoders and sockets: hours (RUNS, FRAMES, CONNECTS)"
 	@echo "make pythons    the tests on CPython 3.13 and 3.14, from Debian's packages (as root)"
@@ -99,6 +100,9 @@ faults: build .venv/developer
 	$(BIN)/python -m tests.faults.perturbing $(PERTURBING)
 	$(BIN)/python -m tests.faults.streaming $(STREAMING)
 	$(BIN)/python -m tests.faults.sharing $(SHARING)
+
+model: build .venv/developer
+	$(BIN)/python -m tests.model $(ARGS)
 
 disks: build .venv/developer
 	$(BIN)/python -m pytest -q -m faults -n $(JOBS) tests $(ARGS)

