@@ -417,6 +417,23 @@ def test_missing_log_after_another_boot_is_waited_for(begun, durability, leads):
     assert leader
 
 
+def test_followers_that_restart_tell_what_they_have_flushed(begun):
+    cluster = begun(3)
+    cluster.create(
+        "t", replicas=3, durability="fsync", min_insync_replicas="2", durable_copies="minisr"
+    )
+    cluster.until(lambda: in_sync(cluster, *NODES))
+    produce(cluster, b"a")
+    for node_id in followers(cluster):
+        cluster.begin_produce(cluster.leader("t"), "t", b"not flushed there yet")
+        cluster.steps(2)
+        cluster.kill(node_id)
+    cluster.until(lambda: in_sync(cluster, *NODES), pace_ms=5)
+    produce(cluster, b"b")
+    for node_id in NODES:
+        assert log_of(cluster, node_id).flush_begin() is None
+
+
 def test_power_and_one_disk_fail_at_once_and_nothing_is_lost(begun):
     cluster = begun(3)
     cluster.create(

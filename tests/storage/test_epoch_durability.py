@@ -63,6 +63,32 @@ def test_epoch_that_starts_an_empty_log_is_flushed(tmp_path: Path) -> None:
     assert log.durable_offset == 0 and epochs_in(tmp_path) == [2]
 
 
+@pytest.mark.parametrize("is_shared", [False, True], ids=["of the log", "of the file system"])
+def test_epochs_that_were_saved_but_not_flushed_are_durable_after_a_flush(
+    tmp_path: Path, is_shared: bool
+) -> None:
+    log = replicated(tmp_path)
+    log.append(batch(b"a"), 0)
+    log.leader_epochs.assign(2, 1)
+    log.leader_epochs.save(QuickDisk(), tmp_path / LEADER_EPOCHS, flushed=False)
+    assert log.durable_offset == -1
+    if is_shared:
+        log.flushed_with_file_system()
+    else:
+        ended(log, begun(log))
+    assert log.durable_offset == 1 and log.flush_begin() is None
+
+
+def test_flush_of_the_file_system_leaves_epochs_that_were_not_saved(tmp_path: Path) -> None:
+    log = replicated(tmp_path)
+    log.append(batch(b"a"), 0)
+    log.leader_epochs.assign(2, 1)
+    log.flushed_with_file_system()
+    assert log.durable_offset == -1
+    ended(log, begun(log))
+    assert log.durable_offset == 1
+
+
 def test_epoch_assigned_during_a_flush_waits_for_the_next(tmp_path: Path) -> None:
     log = replicated(tmp_path)
     log.append(batch(b"a"), 0)

@@ -241,7 +241,8 @@ class LogFlushes:
 
     def _epochs_to_save(self) -> EpochsFile | None:
         epochs = self._epochs
-        if not epochs.unsaved or self._is_epochs_in_flight:
+        is_on_disk = not epochs.unsaved and epochs.unflushed_from is None
+        if is_on_disk or self._is_epochs_in_flight:
             # One flush at a time writes this file: two would share the name of its replacement,
             # and the older content might be written last.  The next flush writes it, and recovery
             # checks that the file has the epoch it starts in.
@@ -255,7 +256,10 @@ class LogFlushes:
         return EpochsFile(directory, epochs.encoded())
 
     def reach(self, end_offset: int, written_size: int) -> None:
-        """Note that the log was flushed up to its end, with its whole file system."""
+        """Note that the log was flushed up to its end, with its whole file system; so were the
+        leader epochs, if they were saved before."""
+        if not self._epochs.unsaved:
+            self._epochs.unflushed_from = None
         self._advance(self._target(end_offset, written_size))
 
     def end(self, flush: LogFlush) -> None:
