@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kafkalite.coordination.replication.durable_copies import DurableCopies
 from kafkalite.testing import Broker
 from tests.faults import group_workload, rings
 from tests.faults.clients import IDEMPOTENT, UNORDERED, UNORDERED_BY_MOVES
@@ -27,6 +28,7 @@ from tests.faults.scenarios import CONFIG, MOVING, SCENARIOS
 
 ACKED_PER_SECOND_MIN = 500
 DURABILITIES = ("os", "fsync", "interval")
+COPIES = tuple(each.value for each in DurableCopies)
 GROUPS = "F22"
 RINGS = "F24"
 
@@ -50,6 +52,16 @@ class Plan:
     def mode(self) -> str:
         """The durability: given, or chosen by the seed."""
         return self.durability or DURABILITIES[self.seed % len(DURABILITIES)]
+
+    @property
+    def copies(self) -> str:
+        """The topic's durable.copies, chosen by the seed."""
+        return COPIES[self.seed // len(DURABILITIES) % len(COPIES)]
+
+    @property
+    def replication(self) -> dict[str, int | str]:
+        """The settings of a topic with several replicas, for the record."""
+        return {"replicas": self.replicas, "min_isr": self.min_isr, "copies": self.copies}
 
 
 @dataclass
@@ -92,11 +104,7 @@ class Run:
             seed=self.plan.seed,
             workers=self.plan.workers,
             durability=self.plan.mode,
-            **(
-                {"replicas": self.plan.replicas, "min_isr": self.plan.min_isr}
-                if self.plan.replicas > 1
-                else {}
-            ),
+            **(self.plan.replication if self.plan.replicas > 1 else {}),
             acked=self.history.acked,
             acked_per_second=round(self.acked_per_second),
             read=len(self.history.final),
@@ -141,7 +149,7 @@ def played(plan: Plan) -> Run:
     ) as broker:
         topic = broker.topic(
             plan.partitions,
-            {"min.insync.replicas": plan.min_isr},
+            {"min.insync.replicas": plan.min_isr, "durable.copies": plan.copies},
             replication_factor=plan.replicas,
         )
         replicas = Replicas(broker, topic, plan.partitions, plan.replicas)

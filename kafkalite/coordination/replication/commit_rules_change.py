@@ -46,8 +46,15 @@ def records(
 
 
 def _of_topic(topic: TopicImage, settings: Settings, keys: set[str]) -> Iterator[TypedRecord]:
+    affected = {
+        index: partition
+        for index, partition in topic.partitions.items()
+        if partition.elr or partition.last_known_elr or partition.flushed_copies > 1
+    }
+    if not affected:
+        return
     rules = PartitionRules.of(settings.for_topic(topic.config))
-    for index, partition in topic.partitions.items():
+    for index, partition in affected.items():
         changed = partition
         if MIN_INSYNC_REPLICAS.name in keys:
             changed = without_eligible(changed, rules)
