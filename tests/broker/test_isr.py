@@ -97,6 +97,16 @@ def test_fenced_or_restarted_node_does_not_join(node_epochs):
     assert proposed(isr) is None
 
 
+def test_node_that_restarted_since_its_fetch_does_not_join():
+    epochs = {1: 1, 2: 1}
+    isr = leading(1, node_epochs=epochs)
+    fetch(isr, 2, 10)
+    epochs[2] = 2
+    assert proposed(isr) is None
+    fetch(isr, 2, 10, node_epoch=2)
+    assert proposed(isr) == [1, 2]
+
+
 def test_fetch_of_an_older_process_is_not_counted():
     isr = leading(1, 2, node_epochs={1: 1, 2: 2})
     assert not fetch(isr, 2, 10)

@@ -188,8 +188,22 @@ def test_response_to_an_earlier_log_state_is_ignored(replicas):
     response = replicas.read(2)
     response = response._replace(records=response.records.read())
     assert follower.apply(fetch, response)
-    assert not follower.apply(fetch, response)
-    assert replicas.logs[2].end_offset == 1
+    assert not follower.apply(fetch, response)  # another last epoch
+    replicas.append(b"b")
+    fetch, response = follower.next_fetch(), replicas.read(2)
+    response = response._replace(records=response.records.read())
+    assert follower.apply(fetch, response)
+    assert not follower.apply(fetch, response)  # another end
+    assert replicas.logs[2].end_offset == 2
+
+
+def test_high_watermark_of_a_follower_is_never_beyond_its_log(replicas):
+    replicas.append(b"a")
+    replicas.replicate(2)
+    follower = replicas.follower(2)
+    fetch, response = follower.next_fetch(), replicas.read(2)
+    assert follower.apply(fetch, response._replace(high_watermark=9))
+    assert (follower.high_watermark, follower.leader_high_watermark) == (1, 9)
 
 
 def test_follower_never_truncates_what_is_committed(replicas):
@@ -205,6 +219,14 @@ def test_follower_never_truncates_what_is_committed(replicas):
     with pytest.raises(KafkaStorageError, match="were committed"):
         follower.apply(fetch, response)
     assert replicas.logs[2].end_offset == 1
+
+
+def test_leader_notes_its_epoch_before_the_first_record(replicas):
+    replicas.append(b"a")
+    replicas.replicate(2)
+    replicas.lead(2)
+    assert replicas.logs[2].leader_epochs.epochs == [1, 2]
+    assert replicas.logs[2].leader_epochs.starts == [0, 1]
 
 
 def test_follower_notes_an_epoch_without_records(replicas):

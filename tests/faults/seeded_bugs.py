@@ -19,22 +19,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+
+from tests.faults.replication_bugs import REPLICATION_BUGS
+from tests.faults.seeded_bug import SeededBug
 
 ROOT = Path(__file__).parent.parent.parent
 COPIED = ("kafkalite", "tests", "tools", "examples", "benchmarks", "pyproject.toml")
 TEST_S_MAX = 600
-
-
-class SeededBug(NamedTuple):
-    """A bug: what it is, the text it replaces, and the tests that catch it."""
-
-    number: str
-    what: str
-    file: str
-    old: str
-    new: str
-    tests: str
 
 
 CLEANING = "tests/storage/test_cleaning.py tests/storage/test_cleaning_histories.py"
@@ -334,6 +325,7 @@ BUGS = (
     *GROUP_BUGS,
     *SHARE_BUGS,
     *MEMBER_BUGS,
+    *REPLICATION_BUGS,
     SeededBug(
         "B1", "EndTxn gets its response before Prepare is committed",
         "kafkalite/broker/machine_host.py",

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.seeded_bugs import BUGS, ROOT, SeededBug, caught, copied
+from tests.faults.seeded_bug import SeededBug
+from tests.faults.seeded_bugs import BUGS, ROOT, caught, copied
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=[bug.number for bug in BUGS])
