@@ -87,6 +87,18 @@ def test_refused_batch_that_another_leader_took_is_not_awaited(refused, producer
     assert len(refused) == is_awaited
 
 
+def test_each_of_several_refused_batches_is_awaited_in_turn(refused):
+    for sequence in (5, 6, 7):
+        refused.add("t", 0, batch(sequence), NotLeaderOrFollower())
+    log = known(0, 5)  # which a former leader has taken
+    assert isinstance(error_of(refused, 7, producers=log), NotLeaderOrFollower)
+    assert isinstance(error_of(refused, 8, producers=log), NotLeaderOrFollower)
+    assert error_of(refused, 6, producers=log) is None
+    assert error_of(refused, 5, producers=log) is None  # a duplicate
+    assert error_of(refused, 7, producers=known(0, 6)) is None and len(refused) == 1
+    assert error_of(refused, 8, producers=known(0, 7)) is None and len(refused) == 0
+
+
 def test_first_of_several_refused_batches_is_awaited(refused):
     refused.add("t", 0, batch(5), NotEnoughReplicas())
     refused.add("t", 0, batch(6), NotLeaderOrFollower())

@@ -9,8 +9,9 @@ them.  If it did:
 - Otherwise they are out of sequence.  librdkafka begins another producer epoch and sends all of
   them again; one that a former leader had appended is in the log twice.
 
-So a batch after a refused one gets its error until that has come again, here or at a leader that
-this node has followed, or until KEPT_MS have passed.
+So while batches of a producer are missing because they were refused, a batch after them gets their
+error: until all of them have come again, here or at a leader that this node has followed, or until
+KEPT_MS have passed.
 All clients repeat batches in order after an error that is retriable.  Kafka has no such check.
 """
 
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.coordination.topic_names import LENGTH_MAX
 from kafkalite.errors import KafkaError
-from kafkalite.storage.state.producer_state import is_before
+from kafkalite.storage.state.producer_state import SEQUENCE_MAX, is_before
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
@@ -39,18 +40,37 @@ KEPT_MS = 120_000
 delivery.timeout.ms: after it, a client that has given the batch up learns that it is missing."""
 
 
-class RefusedBatch(NamedTuple):
-    """A batch that was refused, with the error."""
+class RefusedRange(NamedTuple):
+    """The batches of a producer in a partition that were refused, in one producer epoch."""
 
     epoch: int
-    sequence: int
+    first: int
+    """Base sequence of the first one."""
+    last: int
+    """Base sequence of the last one."""
     error: KafkaError
+    """The error of the first one."""
     end_ns: int
 
-    def precedes(self, epoch: int, sequence: int, now_ns: int) -> bool:
-        """Return whether a batch comes after this one, which is still awaited."""
-        is_later = self.epoch == epoch and is_before(self.sequence, sequence)
-        return is_later and now_ns <= self.end_ns
+    def with_batch(self, sequence: int, error: KafkaError, end_ns: int) -> RefusedRange:
+        """Return the range with another batch, also the first one again."""
+        if not is_before(self.first, sequence):
+            return self._replace(first=sequence, error=error, end_ns=end_ns)
+        return self._replace(last=sequence) if is_before(self.last, sequence) else self
+
+    def is_in_log(self, producer: ProducerStateEntry | None) -> bool:
+        """Return whether a log has all of them, or a later epoch."""
+        if producer is None or producer.epoch < self.epoch:
+            return False
+        return producer.epoch > self.epoch or _has_reached(producer, self.last)
+
+    def leaves_gap(self, producer: ProducerStateEntry | None, sequence: int) -> bool:
+        """Return whether some of them would be missing in a log before a batch of this epoch."""
+        if not is_before(self.first, sequence):
+            return False
+        if producer is None or producer.epoch < self.epoch:
+            return True
+        return not _has_reached(producer, sequence - 1 if sequence else SEQUENCE_MAX)
 
 
 class RefusedBatches:
@@ -58,7 +78,7 @@ class RefusedBatches:
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
-        self._refused: OrderedDict[tuple[str | bytes, int, int], RefusedBatch] = OrderedDict()
+        self._refused: OrderedDict[tuple[str | bytes, int, int], RefusedRange] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._refused)
@@ -80,12 +100,15 @@ class RefusedBatches:
         key = (topic, index, producer_id)
         now_ns = self._now_ns()
         self._drop_old(now_ns)
-        known = self._refused.get(key)
-        if known is not None and known.precedes(epoch, sequence, now_ns):
-            return
-        self._refused.pop(key, None)
         end_ns = now_ns + KEPT_MS * 1_000_000
-        self._refused[key] = RefusedBatch(epoch, sequence, error.copy(), end_ns)
+        known = self._refused.get(key)
+        if known is not None and known.epoch == epoch:
+            refused = known.with_batch(sequence, error.copy(), end_ns)
+        else:
+            refused = RefusedRange(epoch, sequence, sequence, error.copy(), end_ns)
+        if known is None or refused.end_ns != known.end_ns:
+            self._refused.pop(key, None)  # the oldest ones are first
+        self._refused[key] = refused
         if len(self._refused) > KEPT_MAX:
             self._refused.popitem(last=False)
 
@@ -95,9 +118,10 @@ class RefusedBatches:
             self._refused.popitem(last=False)
 
     def check(self, partition: Partition, batch: memoryview | bytes) -> None:
-        """Raise the error of the refused batch that must come before this one, if there is one.
+        """Raise the error of the refused batches that must come before this one, if there are any.
 
-        It need not come any more if the log has it: another leader may have taken it meanwhile.
+        They need not come any more if the log has them: another leader may have taken them
+        meanwhile.
         """
         if not self._refused or len(batch) < PRODUCER_POSITION + PRODUCER.size:
             return
@@ -107,18 +131,17 @@ class RefusedBatches:
             refused = self._refused.get(key)
             if refused is None:
                 continue
-            if _has(partition.log.producers.get(producer_id), refused):
+            producer = partition.log.producers.get(producer_id)
+            if refused.is_in_log(producer):
                 del self._refused[key]
-            elif refused.precedes(epoch, sequence, self._now_ns()):
+            elif (
+                epoch == refused.epoch
+                and refused.leaves_gap(producer, sequence)
+                and self._now_ns() <= refused.end_ns
+            ):
                 raise refused.error.copy()
 
 
-def _has(producer: ProducerStateEntry | None, refused: RefusedBatch) -> bool:
-    """Return whether a log has the sequences of a refused batch, or a later epoch."""
-    if producer is None or producer.epoch < refused.epoch:
-        return False
-    if producer.epoch > refused.epoch:
-        return True
-    return bool(producer.batches) and not is_before(
-        producer.batches[-1].last_sequence, refused.sequence
-    )
+def _has_reached(producer: ProducerStateEntry, sequence: int) -> bool:
+    """Return whether a producer's last batch in a log ends at a sequence or later."""
+    return bool(producer.batches) and not is_before(producer.batches[-1].last_sequence, sequence)
