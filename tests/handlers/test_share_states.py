@@ -215,3 +215,12 @@ def test_requests_and_outcomes_pass_the_bus_unchanged():
 def test_state_is_served_without_the_feature(broker, topic_id):
     broker.node.local_controller.machine.replay(FEATURE(name=SHARE_VERSION, level=0))
     assert [each.error_code for each in initialize(broker, topic_id, 0)] == [0]
+
+
+def test_outcomes_without_a_coordinator_keep_no_frames(broker):
+    topic_id = broker.create("t", 2)
+    requests = [StateRead(SharePartitionKey("g", topic_id, index), 0) for index in range(2)]
+    found = []
+    broker.node.share_coordinators.outcomes(requests).then(lambda all, error: found.extend(all))
+    assert [type(error) for error in found] == [errors.NotCoordinator] * 2
+    assert all(error.__traceback__ is None for error in found)

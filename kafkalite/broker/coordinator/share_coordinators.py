@@ -117,7 +117,7 @@ class ShareCoordinators(Coordinators[ShareCoordinator]):
                 self._check_topic(request)
                 host = self.host_of(request.key.coordinator_key)
             except KafkaError as error:
-                outcomes[number] = error
+                outcomes[number] = error.copy()  # a traceback would reference this list
             else:
                 by_host.setdefault(host, []).append(number)
         decided = [
