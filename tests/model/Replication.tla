@@ -35,6 +35,7 @@ VARIABLES
     \* Each replica's disk.
     log,            \* log[r]: the records
     flushed,        \* flushed[r]: the number of records that a power failure keeps
+    reported,       \* reported[r]: its durable offset as others know it; flushed[r] without a mutant
     disk,           \* disk[r]: the number of disks that were lost; known to others by node epochs
     lost,           \* replicas whose disk was lost, and which have not registered since
     \* Each process.
@@ -52,7 +53,7 @@ VARIABLES
     violated,       \* TRUE if a follower had to truncate committed records
     counts          \* crashes and lost disks so far
 
-disks == <<log, flushed, disk, lost>>
+disks == <<log, flushed, reported, disk, lost>>
 processes == <<up, hw, view, progress, pending>>
 controller == <<partition, fenced, request>>
 history == <<committed, violated, counts>>
@@ -98,11 +99,11 @@ Minimal(l) == view[l].isr \cap (IF pending[l] = None THEN Replicas ELSE pending[
 \* The records below this are flushed on enough replicas (InSyncReplicas._durable).
 Durable(l, minimal, maximal) ==
     LET counted == IF Mutant = "flushes_over_the_maximal_isr" THEN maximal ELSE minimal
-        known == [r \in Replicas |-> IF r = l THEN flushed[l] ELSE progress[l][r].flushed]
+        known == [r \in Replicas |-> IF r = l THEN reported[l] ELSE progress[l][r].flushed]
     IN IF Copies = "none" THEN Len(log[l])
        ELSE IF Cardinality(counted) < Wanted THEN Unknown
        ELSE IF Copies = "all" THEN Min({known[r] : r \in maximal})
-       ELSE IF Copies = "leader" THEN flushed[l]
+       ELSE IF Copies = "leader" THEN reported[l]
        ELSE Largest(known, counted, Wanted)
 
 -----------------------------------------------------------------------------
@@ -165,7 +166,7 @@ Register(r) ==
     /\ lost' = lost \ {r}
     /\ LET isActive(other) == Active(other) \/ other = r
        IN Change(Changes(partition.isr, lost \cap {r}, FALSE, 0, isActive))
-    /\ UNCHANGED <<log, flushed, disk, hw, view, progress, pending, history>>
+    /\ UNCHANGED <<log, flushed, reported, disk, hw, view, progress, pending, history>>
 
 \* A member of the ISR that is preferred leads (leadership.elect_preferred).
 Prefer(r) ==
@@ -209,6 +210,7 @@ LoseDisk(r) ==
     /\ counts' = [counts EXCEPT !.disks = @ + 1]
     /\ log' = [log EXCEPT ![r] = <<>>]
     /\ flushed' = [flushed EXCEPT ![r] = 0]
+    /\ reported' = [reported EXCEPT ![r] = 0]
     /\ disk' = [disk EXCEPT ![r] = @ + 1]
     /\ lost' = lost \cup {r}
     /\ UNCHANGED <<processes, controller, committed, violated>>
@@ -216,6 +218,7 @@ LoseDisk(r) ==
 Flush(r) ==
     /\ r \in up /\ flushed[r] < Len(log[r]) /\ Copies # "none"
     /\ flushed' = [flushed EXCEPT ![r] = Len(log[r])]
+    /\ reported' = [reported EXCEPT ![r] = Len(log[r])]
     /\ UNCHANGED <<log, disk, lost, processes, controller, history>>
 
 -----------------------------------------------------------------------------
@@ -237,25 +240,28 @@ Learn(r) ==
           THEN Len(log[r]) < LengthMax /\ log' = [log EXCEPT ![r] = Append(@, partition.epoch)]
           ELSE log' = [log EXCEPT ![r] = SubSeq(@, 1, cut)]
        /\ flushed' = [flushed EXCEPT ![r] = Min({@, cut})]
+       /\ reported' = [reported EXCEPT ![r] = Min({@, cut})]
        /\ UNCHANGED <<disk, lost, up, hw, controller, history>>
 
 Produce(l) ==
     /\ Leads(l) /\ Cardinality(view[l].isr) >= MinIsr /\ Len(log[l]) < LengthMax
     /\ log' = [log EXCEPT ![l] = Append(@, view[l].epoch)]
-    /\ UNCHANGED <<flushed, disk, lost, processes, controller, history>>
+    /\ UNCHANGED <<flushed, reported, disk, lost, processes, controller, history>>
 
 \* A follower fetches: it gets the next record, which acknowledges those before, or where the logs
 \* diverge (leader_replication.read, replica_fetch.apply).
 Fetch(f, l) ==
     /\ Leads(l) /\ f \in up \ {l} /\ view[f].leader = l /\ view[f].epoch = view[l].epoch
     /\ LET end == Len(log[f])
-           fetched == [end |-> end, flushed |-> flushed[f], disk |-> disk[f]]
+           fetched == [end |-> end, flushed |-> reported[f], disk |-> disk[f]]
            theirs == EndOf(log[l], LastEpoch(log[f]))
            own == EndOf(log[f], theirs.epoch)
            cut == IF own.epoch = theirs.epoch THEN Min({theirs.end, own.end}) ELSE own.end
        IN IF theirs.epoch < LastEpoch(log[f]) \/ theirs.end < end
           THEN /\ log' = [log EXCEPT ![f] = SubSeq(@, 1, cut)]
                /\ flushed' = [flushed EXCEPT ![f] = Min({@, cut})]
+               /\ reported' = IF Mutant = "truncation_keeps_the_durable_offset"
+                              THEN reported ELSE [reported EXCEPT ![f] = Min({@, cut})]
                /\ progress' = IF Mutant = "diverging_log_is_progress"
                                THEN [progress EXCEPT ![l][f] = fetched] ELSE progress
                /\ violated' = (violated \/ cut < hw[f])
@@ -264,7 +270,7 @@ Fetch(f, l) ==
                /\ log' = IF end < Len(log[l])
                          THEN [log EXCEPT ![f] = Append(@, log[l][end + 1])] ELSE log
                /\ hw' = [hw EXCEPT ![f] = Max({@, Min({hw[l], Len(log'[f])})})]
-               /\ UNCHANGED <<flushed, violated>>
+               /\ UNCHANGED <<flushed, reported, violated>>
     /\ UNCHANGED <<disk, lost, up, view, pending, controller, committed, counts>>
 
 \* The high watermark advances (InSyncReplicas.advance).
@@ -322,6 +328,7 @@ Init ==
         /\ fenced = {} /\ request = None
         /\ log = [r \in Replicas |-> IF r = first THEN <<1>> ELSE <<>>]
         /\ flushed = [r \in Replicas |-> 0]
+        /\ reported = [r \in Replicas |-> 0]
         /\ disk = [r \in Replicas |-> 0] /\ lost = {}
         /\ up = Replicas
         /\ hw = [r \in Replicas |-> 0]

@@ -99,7 +99,9 @@ MUTANTS = (
     ModelCheck("leader", 1, mutant="no_witnesses"),
     ModelCheck("leader", 1, mutant="first_report_leads"),
     ModelCheck("leader", 1, mutant="shrink_before_the_epoch_is_flushed"),
+    ModelCheck("leader", 1, changes_max=3, mutant="epoch_start_is_not_flushed"),
     ModelCheck("minisr", 2, mutant="flushes_over_the_maximal_isr"),
+    ModelCheck("minisr", 2, mutant="truncation_keeps_the_durable_offset"),
     ModelCheck("minisr", 2, crashes_max=1, disks_max=1, mutant="lost_copies_are_counted"),
 )
 
