@@ -1,4 +1,4 @@
-"""A controller on a real log, with a flusher that flushes only when the test says so."""
+"""Decisions of a controller on a real log: when they complete, and what a crash leaves of them."""
 
 from __future__ import annotations
 
@@ -14,111 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite import errors
-from kafkalite.broker.controller import metadata_log
-from kafkalite.broker.controller.local_controller import LocalController
-from kafkalite.clock import ManualClock
-from kafkalite.config.settings import Settings
+from kafkalite.broker.controller import metadata_log, snapshot
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import NodeImage
-from kafkalite.coordination.topics import NewTopic, PartitionGrowth, TopicDefaults
+from kafkalite.coordination.topics import PartitionGrowth
 from kafkalite.errors import Fatal, KafkaStorageError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records.batch import batches
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage.files.disk import DISK
 from kafkalite.storage.log.log import Log
 from kafkalite.storage.log.log_reader import read
-from kafkalite.storage.state.known_state import KnownLogState
-from kafkalite.storage.state.log_config import LogConfig
-from kafkalite.storage.state.log_environment import LogEnvironment
-from kafkalite.storage.state.partition_metadata import TopicIdPartition
-
-
-class HeldFlusher:
-    """A flusher that flushes nothing before `go`."""
-
-    def __init__(self) -> None:
-        self.held: list[Any] = []
-        self.count = 0
-
-    def submit(self, flushes: list[Any]) -> None:
-        self.held += flushes
-        self.count += len(flushes)
-
-    def go(self) -> None:
-        while self.held:
-            flush = self.held.pop(0)
-            flush.run(DISK)
-            flush.done(flush)
-
-
-class Hosted:
-    """A controller's host that can be closed, or crash, and be reopened."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        directory.mkdir()
-        self.topics = 0
-        self.open()
-
-    def open(self, kept_free: int = 0, **known: Any) -> None:
-        environment = LogEnvironment.of(self.directory, ManualClock(), DISK)
-        environment.space.kept_free = kept_free
-        self.log = Log.open(
-            self.directory,
-            TopicIdPartition("__cluster_metadata", 0, bytes(16)),
-            LogConfig.of(Settings.broker().for_topic()),
-            environment,
-            KnownLogState(**known),
-        )
-        self.flusher = HeldFlusher()
-        self.timers: list[Any] = []
-        self.host = LocalController(
-            Controller(), self.log, self.flusher, ManualClock(),
-            lambda delay_ms, callback: self.timers.append(callback),
-        )  # fmt: skip
-        self.host.load()
-
-    def crash(self) -> None:
-        self.log.release()
-        self.open()
-
-    def begin(self, decide: Any) -> list[Any]:
-        """Start a decision; the list gets (value, error) on completion."""
-        came: list[Any] = []
-        self.host.decide(decide).then(lambda value, fault: came.append((value, fault)))
-        return came
-
-    def decide(self, decide: Any) -> Any:
-        came = self.begin(decide)
-        self.flusher.go()
-        ((value, fault),) = came
-        if fault is not None:
-            raise fault
-        return value
-
-    def create(self, name: str, partitions: int = 1) -> Any:
-        """Return a decision that creates a topic."""
-        self.topics += 1
-        topic_id = self.topics.to_bytes(16, "big")
-        new = NewTopic(name, partitions)
-        return lambda controller: controller.create_topics([new], [topic_id], TopicDefaults(1, 1))
-
-    def decision(self, kind: str) -> Any:
-        """Return a decision of that kind that is valid in the current state."""
-        if kind == "ids":
-            return lambda controller: controller.allocate_producer_ids(0)
-        topics = self.host.machine.image.topics
-        if kind == "create" or not topics:
-            return self.create(f"t{self.topics}", 3)
-        growth = [
-            PartitionGrowth(name, len(topic.partitions) + 2) for name, topic in topics.items()
-        ]
-        return lambda controller: controller.create_partitions(growth)
-
-    @property
-    def state(self) -> list[internal.TypedRecord]:
-        return [*self.host.machine.records()]
+from tests.broker.hosted import Hosted
 
 
 @pytest.fixture
@@ -465,7 +371,7 @@ def test_failed_snapshot_write_does_not_prevent_the_start(short, monkeypatch):
     for _ in range(5):
         short.decide(short.create(f"t{short.topics}"))
     before = short.state
-    monkeypatch.setattr(metadata_log, "put_file", full)
+    monkeypatch.setattr(snapshot, "put_file", full)
     short.crash()
     assert (short.state, snapshots(short)) == (before, [])
 
@@ -477,4 +383,4 @@ def test_damaged_snapshot_raises_corrupt_message(short):
     for cut in (whole[:-1], whole[1:], whole + b"\0", b"", whole[: len(whole) // 2]):
         path.write_bytes(cut)
         with pytest.raises(errors.CorruptMessage):
-            metadata_log.read_snapshot(path)
+            snapshot.read_snapshot(path)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.broker.controller.metadata_log import encode_batch
 from kafkalite.broker.controller.metadata_reader import MetadataReader
+from kafkalite.broker.controller.snapshot import encode_batch
 from kafkalite.errors import Fatal
 from kafkalite.protocol.schemas import internal
 from kafkalite.storage.files.disk import FAILURE_MARK, WriteBackFailed

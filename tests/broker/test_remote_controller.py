@@ -15,7 +15,6 @@ import pytest
 from kafkalite import errors
 from kafkalite.broker.controller.controller_client import HeartbeatState
 from kafkalite.broker.controller.marker_messages import write_markers
-from kafkalite.broker.controller.metadata_log import encode_batch, write_snapshot
 from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.broker.controller.remote_controller import (
     CONTROLLER_TIMEOUT_MS,
@@ -24,6 +23,7 @@ from kafkalite.broker.controller.remote_controller import (
     RemoteController,
 )
 from kafkalite.broker.controller.share_messages import find_share_progress, read_progress
+from kafkalite.broker.controller.snapshot import encode_batch, write_snapshot
 from kafkalite.broker.future import Future
 from kafkalite.broker.replica.marker_writer import MarkerTargets
 from kafkalite.broker.replica.transaction_verifier import VerificationRequest

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kafkalite.broker.controller.controller_client import ControllerClient
@@ -75,8 +76,9 @@ class LocalController(MachineHost[Controller], ControllerClient):
         flusher: Flusher,
         clock: Clock,
         call_later: Callable[[int, Callable[[], object]], object],
+        copied_to: Sequence[Path] = (),
     ) -> None:
-        super().__init__(machine, MetadataLog(log, flusher, clock, call_later))
+        super().__init__(machine, MetadataLog(log, flusher, clock, call_later, copied_to))
         self.call_later = call_later
         self.worker_features: Callable[[], Mapping[int, SupportedLevels]] = dict
         """Returns the supported levels of features by worker; set by the WorkerManager."""

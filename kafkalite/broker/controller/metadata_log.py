@@ -1,14 +1,12 @@
 """MetadataLog: the controller's journal and its snapshots.
 
-A decision is committed once the flush that covers it has completed, whatever `durability` is.
+A decision is committed once the flush that covers it has completed, whatever `durability` is, and
+once it is in the copies in other log directories (metadata_copy.py).
 
 To keep the log short, a load that had to replay many records writes a snapshot: the machine's
-fewest records, in a file of the log's directory that is named by its offset,
-
-    00000000000000012345.checkpoint = batches of records as in the log, then 8 bytes XXH3-64 of them
-
-and the log start moves to the previous snapshot.  So there are always two ways to load: from the
-newest snapshot or, if that is damaged, from the previous one, each with the log after it.
+fewest records, in a file of the log's directory (snapshot.py), and the log start moves to the
+previous snapshot.  So there are always two ways to load: from the newest snapshot or, if that is
+damaged, from the previous one, each with the log after it.
 
 Left out: snapshots while running; a node that never restarts replays a longer log when it does.
 """
@@ -16,18 +14,23 @@ Left out: snapshots while running; a node that never restarts replays a longer l
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import xxhash
-
+from kafkalite.broker.controller.metadata_copy import MetadataCopies
+from kafkalite.broker.controller.snapshot import (
+    LEADER_EPOCH,
+    SNAPSHOT,
+    encode_batch,
+    read_snapshot,
+    write_snapshot,
+)
 from kafkalite.coordination.machine import SnapshotMachine
 from kafkalite.errors import CorruptMessage, Fatal, KafkaError, KafkaStorageError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records import batch as record_batch
-from kafkalite.storage.files.disk import DISK, put_file
+from kafkalite.storage.files.disk import DISK
 from kafkalite.storage.files.layout import file_name
 from kafkalite.storage.files.write_back import write_back_failed
 from kafkalite.storage.log.log_reader import read
@@ -38,17 +41,12 @@ if TYPE_CHECKING:
     from kafkalite.storage.log.log import Log
     from kafkalite.storage.log.log_flushes import LogFlush
 
-LEADER_EPOCH = 0
 READ_SIZE = 1 << 20
-BATCH_COUNT_MAX = 10_000
 SNAPSHOT_AFTER_COUNT = 10_000
 """Minimum number of records replayed by a load that then writes a snapshot."""
 
 FLUSH_RETRY_MS = 1_000
 """Delay before the retry of a flush that could not begin for lack of a descriptor."""
-
-SNAPSHOT = ".checkpoint"
-DIGEST_SIZE = 8
 
 log = logging.getLogger("kafkalite.broker")
 
@@ -64,8 +62,10 @@ class MetadataLog:
         flusher: Flusher,
         clock: Clock,
         call_later: Callable[[int, Callable[[], object]], object],
+        copied_to: Sequence[Path] = (),
     ) -> None:
         self.log = log
+        self.copies = MetadataCopies(log, copied_to, flusher, call_later, self._copied)
         self._flusher = flusher
         self._clock = clock
         self._call_later = call_later
@@ -78,8 +78,8 @@ class MetadataLog:
 
     @property
     def committed_offset(self) -> int:
-        """The offset after the last record that is on the disk."""
-        return self.log.durable_offset
+        """The offset after the last record that is on the disk, and in the copies."""
+        return min(self.log.durable_offset, self.copies.end_offset)
 
     def append(self, records: Sequence[internal.TypedRecord]) -> None:
         """Append these records as one batch."""
@@ -87,7 +87,8 @@ class MetadataLog:
         self.log.append(batch, LEADER_EPOCH, from_client=False)
 
     def push(self) -> None:
-        """Flush the log in the background, one flush after the other."""
+        """Flush the log in the background, one flush after the other, and extend its copies."""
+        self.copies.push()
         if self._flushing or self.log.durable_offset >= self.log.end_offset:
             return
         try:
@@ -125,6 +126,9 @@ class MetadataLog:
         self.push()
         self.on_commit()
 
+    def _copied(self) -> None:
+        self.on_commit()
+
     def flush_now(self) -> None:
         """Flush and wait for it: before anything is served."""
         flush = self.log.flush_begin()
@@ -133,6 +137,7 @@ class MetadataLog:
             if flush.error is not None:
                 raise write_back_failed(DISK, self.log.directory, flush.error)
             self.log.flush_end(flush)
+        self.copies.extend_now()
 
     # -- loading -----------------------------------------------------------------------------
 
@@ -151,6 +156,7 @@ class MetadataLog:
             raise self._unreadable(offset, error) from None
         if offset - begin >= SNAPSHOT_AFTER_COUNT:
             self._write_snapshot(machine, offset)
+        self.copies.renew_now()
 
     def _unreadable(self, offset: int, reason: object) -> Refusal:
         return Refusal(
@@ -205,36 +211,3 @@ class MetadataLog:
 
     def _snapshots(self) -> Iterator[Path]:
         return self.log.directory.glob("?" * 20 + SNAPSHOT)
-
-
-def encode_batch(records: Sequence[internal.TypedRecord], base_offset: int, now_ms: int) -> bytes:
-    """Return one batch of these records, without keys."""
-    return record_batch.build(
-        (record_batch.Record(timestamp=now_ms, value=internal.write(record)) for record in records),
-        base_offset=base_offset,
-        leader_epoch=LEADER_EPOCH,
-    )
-
-
-def write_snapshot(path: Path, records: Iterable[internal.TypedRecord], now_ms: int) -> None:
-    """Write a machine's fewest records to a file, completely or not at all."""
-    left = iter(records)
-    content = bytearray()
-    offset = 0
-    while chunk := list(islice(left, BATCH_COUNT_MAX)):
-        content += encode_batch(chunk, offset, now_ms)
-        offset += len(chunk)
-    put_file(DISK, path, bytes(content) + xxhash.xxh3_64_digest(content))
-
-
-def read_snapshot(path: Path) -> list[internal.TypedRecord]:
-    """Return the records of a snapshot; raise CorruptMessage if its checksum is wrong."""
-    content = memoryview(path.read_bytes())
-    batches, digest = content[:-DIGEST_SIZE], bytes(content[-DIGEST_SIZE:])
-    if xxhash.xxh3_64_digest(batches) != digest:
-        raise CorruptMessage("its checksum does not match.")
-    return [
-        internal.read(record.value or b"")
-        for batch in record_batch.batches(batches)
-        for record in batch
-    ]

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kafkalite._ext import record_batch
-from kafkalite.broker.controller.metadata_log import SNAPSHOT, read_snapshot
+from kafkalite.broker.controller.snapshot import SNAPSHOT, read_snapshot
 from kafkalite.errors import CorruptMessage, Fatal, KafkaError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records.batch import RecordBatch
