@@ -38,7 +38,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,6 +71,7 @@ class Broker:
         config: Mapping[str, str | int | float] | None = None,
         listen: str = "127.0.0.1:0",
         workers: int = 0,
+        log_dirs: int = 1,
     ) -> None:
         """Configure a broker; start() or the `with` statement starts it.
 
@@ -81,11 +82,14 @@ class Broker:
             listen: HOST:PORT to listen on; port 0 takes a free one.
             workers: Number of processes that share the partitions; 0 runs everything in one
                 process.
+            log_dirs: Number of directories that hold the logs, as if each was a disk; more than one
+                needs workers, which share them.
         """
         self.durability = durability
         self.config = texts(config)
         self.listen = listen
         self.workers = workers
+        self._directory_count = log_dirs
         self.directory = Path()
         self.ready: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
@@ -150,12 +154,31 @@ class Broker:
         """
         if not self.directory.name:
             raise RuntimeError("The broker has no data before start() and after close().")
-        return self.directory / "data"
+        return Path(self.ready["data"]) if self.ready else self.log_dirs[0]
+
+    @property
+    def log_dirs(self) -> list[Path]:
+        """The directories that hold the logs, which a restart keeps; the first is `data` as long as
+        it is not left out.
+
+        Raises:
+            RuntimeError: The broker was not started, or is closed.
+        """
+        if not self.directory.name:
+            raise RuntimeError("The broker has no data before start() and after close().")
+        return [self.directory / name for name in self._directory_names]
+
+    @property
+    def _directory_names(self) -> list[str]:
+        return ["data", *(f"data-{number}" for number in range(2, self._directory_count + 1))]
 
     # Lifecycle.
 
-    def start(self) -> None:
+    def start(self, without_dirs: Iterable[Path] = ()) -> None:
         """Start the broker and wait until it accepts connections.
+
+        Args:
+            without_dirs: Directories of `log_dirs` to give up, as with --without-dir.
 
         Raises:
             Refusal: The broker did not start, with its message.
@@ -171,6 +194,8 @@ class Broker:
             "workers": self.workers,
             "durability": self.durability,
             "overrides": self.config,
+            "log_dirs": self._directory_names[1:],
+            "without_dirs": [path.name for path in without_dirs],
         }
         # -P: a folder of the test's working directory must not be imported in kafkalite's place.
         command = [sys.executable, "-P", "-m", "kafkalite.process.parent_watch"]

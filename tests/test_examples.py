@@ -18,6 +18,7 @@ TIMEOUT_S = 300
 TESTED = {
     "asyncio_pipeline.py",
     "data_frames.py",
+    "directories_lost.py",
     "exactly_once.py",
     "exactly_once_confluent.py",
     "event_sourcing.py",
@@ -112,6 +113,14 @@ def test_replicas_killed():
     output = run(EXAMPLES / "replicas_killed.py")
     for pair in ("1 and 2", "1 and 3", "2 and 3"):
         assert f"killed workers {pair}: 0 of " in output
+    assert output.count("none twice") == 3
+    assert output.endswith("all acknowledged records are read: True\n")
+
+
+def test_directories_lost():
+    output = run(EXAMPLES / "directories_lost.py")
+    for pair in ("1 and 2", "1 and 3", "2 and 3"):
+        assert f"lost directories {pair}: 0 of " in output
     assert output.count("none twice") == 3
     assert output.endswith("all acknowledged records are read: True\n")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.machine import DecisionResult
+from kafkalite.coordination.nodes import NO_DIRECTORIES
 from kafkalite.coordination.replication import leadership, registration
 from kafkalite.coordination.replication.partition_change import RulesOf
 from kafkalite.ids import METADATA_TOPIC
@@ -58,15 +59,19 @@ def _evacuate_others(node: Node) -> None:
         node.reactor.call_later(EVACUATE_RETRY_MS, lambda: _evacuate_others(node))
 
 
-def open_local_controller(logs: LogManager, reactor: Reactor) -> LocalController:
-    """Return the controller with the state of its metadata log.
+def open_local_controller(
+    logs: LogManager, reactor: Reactor, copied_to: Sequence[Path] = ()
+) -> LocalController:
+    """Return the controller with the state of its metadata log, which is copied to other log
+    directories (`copied_to`).
 
     Raises Refusal if the log cannot be read.
     """
     logs.flusher = Flusher(file_system=logs.file_system)
     controller = LocalController(
-        Controller(), logs.open_metadata(), logs.flusher, reactor.clock, reactor.call_later
-    )
+        Controller(), logs.open_metadata(), logs.flusher, reactor.clock, reactor.call_later,
+        copied_to,
+    )  # fmt: skip
     controller.load()
     return controller
 
@@ -77,10 +82,12 @@ def register_nodes(
     settings: Settings,
     addresses: Addresses,
     *,
+    log_directories: Mapping[int, str] = NO_DIRECTORIES,
     is_first_start: bool = True,
 ) -> None:
     """Start with exactly these nodes; partitions of other nodes are reassigned to them.
 
+    `log_directories` has the log directory of each node, if there are several.
     `is_first_start`: the broker starts, so no node has a process that goes on.
     """
     controller.decide_at_start(lambda machine: machine.set_cluster_id(cluster_id))
@@ -90,17 +97,21 @@ def register_nodes(
             addresses,
             now[BROKER_RACK],
             limits=placement_limits(now),
+            log_directories=log_directories,
             is_first_start=is_first_start,
         )
     )
 
 
-def take_leaders(controller: LocalController, logs: LogManager, rules_of: RulesOf) -> None:
+def take_leaders(controller: LocalController, ran_in_this_boot: bool, rules_of: RulesOf) -> None:
     """Take the leaders from replicated partitions when the broker starts: their next leaders are
-    elected in another epoch, once their processes are registered."""
+    elected in another epoch, once their processes are registered.
+
+    `ran_in_this_boot`: the last run was in this boot of the host, so no write was lost.
+    """
 
     def decide(machine: Controller) -> DecisionResult[int]:
-        if logs.ran_in_this_boot:
+        if ran_in_this_boot:
             return registration.take_leaders(machine.image, rules_of)
         return leadership.begin_recovery(machine.image)
 

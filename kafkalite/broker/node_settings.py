@@ -101,12 +101,13 @@ def reactor_limits(settings: Settings) -> ReactorLimits:
 def placement_limits(settings: Settings) -> PlacementLimits:
     """Return the placement limits in the supervisor's settings."""
     leading_max = settings[WORKERS_LEADING]
+    is_default = leading_max is None
     if leading_max is None:
         # On two cores shared with the clients, one leading worker has 1.5 times the throughput of
         # three.
         cores = len(os.sched_getaffinity(0))
         leading_max = max(1, cores // 2) if settings[WORKERS] is None else WORKERS_MAX
-    return PlacementLimits(settings[WORKER_DEDICATED_MAX], leading_max)
+    return PlacementLimits(settings[WORKER_DEDICATED_MAX], leading_max, is_default)
 
 
 class ReplicaFetchSettings(NamedTuple):

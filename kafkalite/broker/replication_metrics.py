@@ -46,7 +46,7 @@ def count_led(partitions: Iterable[Partition]) -> LedCounts:
         under_replicated += len(image.isr) < image.original_factor
         under_min_isr += spare < 0
         at_min_isr += spare == 0
-        reassigning += bool(image.adding or image.removing)
+        reassigning += image.is_reassigned
         max_lag = max(max_lag, partition.log.end_offset - isr.slowest_end_offset)
     return LedCounts(under_replicated, under_min_isr, at_min_isr, reassigning, max_lag)
 

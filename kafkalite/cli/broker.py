@@ -32,7 +32,23 @@ NO_RESTART: RestartReady = {"asked": 0, "renewing": [], "failed": ""}
 
 @command(
     argument("--listen", metavar="HOST:PORT", help="address to listen on (default 127.0.0.1:9092)"),
-    DATA,
+    argument(
+        "--data",
+        metavar="DIR",
+        type=Path,
+        action="append",
+        default=[],
+        help="data directory (default: $XDG_DATA_HOME/kafkalite or ~/.local/share/kafkalite);"
+        " repeat it to spread workers over the directories of several disks",
+    ),
+    argument(
+        "--without-dir",
+        metavar="DIR",
+        type=Path,
+        action="append",
+        default=[],
+        help="give up a directory that is lost: its replicas are fetched again; may be repeated",
+    ),
     argument(
         "--workers",
         metavar="N",
@@ -82,7 +98,8 @@ NO_RESTART: RestartReady = {"asked": 0, "renewing": [], "failed": ""}
 )
 def start(
     listen: str | None,
-    data: Path | None,
+    data: list[Path],
+    without_dir: list[Path],
     workers: int | None,
     durability: str | None,
     ready_file: Path | None,
@@ -100,13 +117,16 @@ def start(
       kafkalite start -o num.partitions=6 -o log.retention.hours=24
       kafkalite start --metrics 127.0.0.1:9308
       kafkalite start --gateway tcp://127.0.0.1:5555
+      kafkalite start --data /disk1/kafka --data /disk2/kafka --data /disk3/kafka
     """
     from kafkalite.process import launcher
     from kafkalite.process.options import Options
 
     options = Options(
         listen=listen,
-        data=data,
+        data=data[0] if data else None,
+        log_dirs=data[1:],
+        without_dirs=without_dir,
         workers=workers,
         durability=durability,
         ready_file=ready_file,
@@ -163,6 +183,9 @@ def status(data: Path | None, as_json: bool) -> int:
     for name, text in describe_services(ready).items():
         print(f"{name:<11} {text}")
     print(f"data        {ready['data']}")
+    for entry in ready.get("log_dirs", []):
+        names = ", ".join(map(str, entry["nodes"])) or "none"
+        print(f"log dir     {entry['path']}, nodes {names}")
     print(f"durability  {ready['durability']}")
     print_replicas(ready)
     return 0

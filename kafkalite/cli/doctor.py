@@ -114,6 +114,7 @@ def examined(directory: Path, listen: str | None, ready: Ready | None) -> Iterat
     yield file_system_check(directory)
     yield free_space(directory)
     yield flush_time(directory)
+    yield from log_directories(directory)
     yield from stray_files(directory)
     yield run_directory_check()
     yield from ports(directory, listen, ready)
@@ -280,6 +281,31 @@ def free_space(directory: Path) -> CheckResult:
     if disk.f_favail == 0 and disk.f_files:
         return CheckResult(WRONG, "free space", f"{value}, no free inodes", "delete files")
     return CheckResult(OK, "free space", value)
+
+
+def log_directories(directory: Path) -> Iterator[CheckResult]:
+    """Check the other directories of log.dirs, and whether some are on one disk."""
+    from kafkalite.storage.manager.log_directories import listed_paths
+
+    others = [path for path in listed_paths(directory) if path != directory]
+    devices = {os.stat(nearest_existing(directory)).st_dev: directory}
+    for path in others:
+        what = "log directory"
+        try:
+            device = path.stat().st_dev
+        except OSError as error:
+            advice = "mount its disk, or see --without-dir of kafkalite start"
+            yield CheckResult(WRONG, what, f"{path}: {error.strerror}", advice)
+            continue
+        if device in devices:
+            found = f"{path} is on one disk with {devices[device]}"
+            yield CheckResult(WARNING, what, found, "both are lost with it: use another disk")
+        else:
+            yield CheckResult(OK, what, str(path))
+        devices.setdefault(device, path)
+        for check in (file_system_check(path), free_space(path)):
+            if check.level != OK:
+                yield check._replace(found=f"{path}: {check.found}")
 
 
 def flush_time(directory: Path) -> CheckResult:

@@ -23,8 +23,9 @@ REPLICAS_WITH_MINIMUM = 3
 acknowledged with acks=all is on two of them."""
 
 ONE_HOST = (
-    "The replicas of a partition are on one host and share its disk: when a process ends, another"
-    " replica takes over; they do not protect against the loss of the disk or of the host."
+    "The replicas of a partition are on one host: when a process ends, another replica takes over;"
+    " when a disk is lost, only if the replicas are in log directories on several disks (kafkalite"
+    " status names them).  They do not protect against the loss of the host."
 )
 
 

@@ -87,11 +87,13 @@ BROKER_RACK: ConfigKey[str | None] = BROKER.declare(
     "broker.rack", Type.STRING, None,
     """Rack of this node, as sent to clients in metadata responses.""",
 )
-LOG_DIRS = BROKER.declare(
+LOG_DIRS: ConfigKey[Sequence[str]] = BROKER.declare(
     "log.dirs", Type.LIST, (),
-    """Data directory, which holds the logs and all other files of the broker; the flag --data sets
-    the same.  If not set, it is a directory below the user's home.""",
-    check=Check("one directory", lambda entries: len(entries) <= 1),
+    """Directories of the logs, best on different disks; the flag --data, once for each, sets the
+    same.  The first is the data directory, which also holds all other files of the broker.  Each
+    worker keeps its logs in one directory, replicas of a partition are placed in different ones
+    first, and the metadata log is copied to all.  If not set, it is one directory below the user's
+    home.""",
 )
 
 # Processes.

@@ -113,18 +113,20 @@ class Controller:
         *,
         sizes: PartitionSizes = NO_SIZES,
         limits: PlacementLimits = NO_LIMITS,
+        log_directories: Mapping[int, str] = nodes.NO_DIRECTORIES,
         is_first_start: bool = False,
     ) -> DecisionResult[None]:
         """Have exactly these nodes at start, and give every partition a leader among them."""
         return nodes.register(
-            self.image, addresses, rack, sizes, limits, is_first_start=is_first_start
-        )
+            self.image, addresses, rack, sizes, limits,
+            log_directories=log_directories, is_first_start=is_first_start,
+        )  # fmt: skip
 
     def set_node_address(
-        self, node_id: int, host: str, port: int, rack: str | None
+        self, node_id: int, host: str, port: int, rack: str | None, log_directory: str = ""
     ) -> DecisionResult[None]:
-        """Set a node's listener address."""
-        return nodes.set_address(self.image, node_id, host, port, rack)
+        """Set a node's listener address and log directory."""
+        return nodes.set_address(self.image, node_id, host, port, rack, log_directory)
 
     def add_node(self) -> DecisionResult[int]:
         """Add a worker and return its id."""

@@ -3,14 +3,18 @@
     leader 1   followers 2 3    3 2    2 3  …     each follower in turn, so that each is first
     leader 2   followers 3 1    1 3    3 1  …     among the replicas equally often
 
-The replicas of a partition never share a node.  Each leader has its followers in turns, in which
-each other node occurs once: all pairs of nodes are used, and the partitions of a leader that fails
-are spread over all the others.  A turn begins with the nodes that have the fewest replicas of the
-topic, then the fewest in all.  Nodes without a running process come last.
+The replicas of a partition never share a node, and share a log directory (log.dirs) only if there
+are fewer directories than replicas: a turn is searched for a node in an unused one, and ends if it
+has none left.
+
+Each leader has its followers in turns, in which each other node occurs once: all pairs of nodes are
+used, and the partitions of a leader that fails are spread over all the others.  A turn begins with
+the nodes that have the fewest replicas of the topic, then the fewest in all.  Nodes without a
+running process come last.
 
 The cost of a partition does not grow with the number of nodes: a turn is sorted once.
 
-Left out: racks and log directories, which all nodes share.
+Left out: racks, which all nodes share.
 """
 
 from __future__ import annotations
@@ -31,6 +35,9 @@ class FollowerPlacement:
         self._position = {node_id: at for at, node_id in enumerate(self._nodes)}
         self._total = {node_id: image.replica_count(node_id) for node_id in self._nodes}
         self._away = {node_id for node_id in self._nodes if not image.is_active(node_id)}
+        homes = {n: image.nodes[n].log_directory for n in self._nodes if n in image.nodes}
+        self._homes = homes if len({*homes.values()}) > 1 else {}
+        """The log directory of each node, if there are several."""
 
     @property
     def node_count(self) -> int:
@@ -56,10 +63,13 @@ class FollowerPlacement:
             followers: list[int] = []
             turn = turns[leader]
             while len(followers) < factor - 1:
-                if not turn:
+                elsewhere = self._in_unused_directories(leader, followers)
+                if not turn or (elsewhere and elsewhere.isdisjoint(turn)):
+                    turn.clear()
                     turn += self._turn(leader, followers, of_topic, begun[leader])
                     begun[leader] += 1
-                node_id = turn.popleft()
+                node_id = next((n for n in turn if n in elsewhere), turn[0])
+                turn.remove(node_id)
                 followers.append(node_id)
                 self._count(node_id, of_topic)
             if len(followers) > 1:
@@ -69,6 +79,14 @@ class FollowerPlacement:
                 ranks[followers[0]] += self.node_count
             placed[index] = self._active_first(leader, *followers)
         return placed
+
+    def _in_unused_directories(self, leader: int, followers: Sequence[int]) -> set[int]:
+        """Return the active nodes in log directories that no replica of a partition is in; none if
+        there is only one directory."""
+        if not self._homes:
+            return set()
+        used = {self._homes.get(node_id) for node_id in (leader, *followers)}
+        return {n for n, home in self._homes.items() if home not in used and n not in self._away}
 
     def _behind(self, leader: int) -> dict[int, int]:
         """Return the distance of each node behind a leader."""

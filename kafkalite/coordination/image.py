@@ -77,6 +77,8 @@ class NodeImage(NamedTuple):
     shutting_down: bool = False
     incarnation: int = NO_PROCESS
     """The launcher's number of the registered process."""
+    log_directory: str = ""
+    """The directory of log.dirs in which it keeps its logs; "" if there is only one."""
 
     @property
     def is_active(self) -> bool:

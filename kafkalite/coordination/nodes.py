@@ -47,6 +47,9 @@ from kafkalite.protocol.schemas.internal import REMOVE_NODE, TypedRecord
 Addresses = Mapping[int, tuple[str, int]]
 """The host and port of each node's listener."""
 
+NO_DIRECTORIES: Mapping[int, str] = {}
+"""There is only one log directory."""
+
 
 class Placer:
     """Places the partitions of one decision; each placement counts for the next ones."""
@@ -67,7 +70,7 @@ class Placer:
         self.dedicated_left = max(0, limits.dedicated_max - dedicated_count)
         self.created: list[NodeImage] = []
         """The dedicated nodes that this decision creates."""
-        self._load = NodeLoads(image, leading(nodes, limits), sizes)
+        self._load = NodeLoads(image, leading(image, nodes, limits), sizes)
         self._followers = FollowerPlacement(image, nodes)
         self._sizes = sizes
         self._next_node_id = next_node_id
@@ -119,6 +122,7 @@ def register(
     sizes: PartitionSizes,
     limits: PlacementLimits,
     *,
+    log_directories: Mapping[int, str] = NO_DIRECTORIES,
     is_first_start: bool = False,
 ) -> DecisionResult[None]:
     """Have exactly these nodes, and give every partition a leader among them.
@@ -129,10 +133,11 @@ def register(
     A single node 0 leads all partitions.  With workers it leads only the internal topics; dedicated
     nodes without an address stay and wait for their listeners.
 
-    Raises InvalidRequest if a node with one of several replicas of a partition is not among them.
+    Raises InvalidRequest if a node with one of several replicas of a partition is not among them,
+    or one with partitions in a log directory of its own.
     """
     assert SUPERVISOR_ID in addresses
-    nodes = _settled_nodes(image, addresses, rack)
+    nodes = _settled_nodes(image, addresses, rack, log_directories)
     _check_replicas_stay(image, nodes)
     if is_first_start:
         nodes |= {
@@ -163,12 +168,17 @@ def register(
 
 
 def _settled_nodes(
-    image: ClusterImage, addresses: Addresses, rack: str | None
+    image: ClusterImage,
+    addresses: Addresses,
+    rack: str | None,
+    log_directories: Mapping[int, str],
 ) -> dict[int, NodeImage]:
     nodes = {}
     for node_id, (host, port) in sorted(addresses.items()):
         known = image.nodes.get(node_id, NodeImage(node_id, host, port))
-        nodes[node_id] = known._replace(host=host, port=port, rack=rack)
+        nodes[node_id] = known._replace(
+            host=host, port=port, rack=rack, log_directory=log_directories.get(node_id, "")
+        )
     workers = _workers(nodes)
     if not workers:
         return {SUPERVISOR_ID: nodes[SUPERVISOR_ID]}
@@ -192,6 +202,15 @@ def _check_replicas_stay(image: ClusterImage, nodes: Mapping[int, NodeImage]) ->
             raise InvalidRequest(
                 f"Node {node_id} has one of several replicas of {count} partitions, and would be"
                 f" removed; start with --workers {workers} or more."
+            )
+        # Their logs could not be transferred by a rename.
+        home, count = image.nodes[node_id].log_directory, image.sole_replica_count(node_id)
+        if count and any(nodes[other].log_directory != home for other in _workers(nodes)):
+            workers = len(_workers(image.nodes))
+            raise InvalidRequest(
+                f"Node {node_id} leads {count} partitions in another log directory than other"
+                f" workers, and would be removed; start with --workers {workers} or more, and drain"
+                f" it: kafkalite node drain {node_id}."
             )
 
 
@@ -230,13 +249,18 @@ def _is_dedicated(nodes: Mapping[int, NodeImage], node_id: int) -> bool:
 
 
 def set_address(
-    image: ClusterImage, node_id: int, host: str, port: int, rack: str | None
+    image: ClusterImage,
+    node_id: int,
+    host: str,
+    port: int,
+    rack: str | None,
+    log_directory: str = "",
 ) -> DecisionResult[None]:
-    """Set a node's listener address; ignore a node that was removed meanwhile."""
+    """Set a node's listener address and log directory; ignore a node that was removed meanwhile."""
     node = image.nodes.get(node_id)
     if node is None:
         return DecisionResult(None)
-    located = node._replace(host=host, port=port, rack=rack)
+    located = node._replace(host=host, port=port, rack=rack, log_directory=log_directory)
     return DecisionResult(None, [] if located == node else [node_record(located)])
 
 
@@ -244,9 +268,7 @@ def add(image: ClusterImage) -> DecisionResult[int]:
     """Add a worker; its listener address follows when its process runs."""
     workers = image.workers
     if not workers:
-        raise InvalidRequest(
-            "The cluster runs without workers; start it with --workers 1 or more."
-        )
+        raise InvalidRequest("The cluster runs without workers; start it with --workers 1 or more.")
     if len(workers) >= WORKERS_MAX:
         raise PolicyViolation(f"The cluster has the maximum of {WORKERS_MAX} workers.")
     node = NodeImage(image.next_node_id, "", 0)

@@ -62,6 +62,11 @@ class PartitionImage(NamedTuple):
         return bool(self.replicas) and self == new_partition(*self.replicas)
 
     @property
+    def is_reassigned(self) -> bool:
+        """True while replicas are added or removed."""
+        return bool(self.adding or self.removing)
+
+    @property
     def is_replicated(self) -> bool:
         """True if the partition has more than one replica."""
         return len(self.replicas) > 1
@@ -135,9 +140,7 @@ def change_record(
     assert after.leader_epoch == before.leader_epoch + has_new_epoch
     assert has_new_epoch or after.leader == before.leader
     changed = {
-        name: list(getattr(after, name))
-        if getattr(after, name) != getattr(before, name)
-        else None
+        name: list(getattr(after, name)) if getattr(after, name) != getattr(before, name) else None
         for name in NODE_FIELDS
     }
     return PARTITION_CHANGE(

@@ -6,8 +6,9 @@ first, then the load as a whole.  That node leads; followers.py chooses those of
 
 Only ordinary workers take part (ClusterImage.placeable): node 0 leads nothing while there are
 workers, and partitions of a dedicated one stay there.  At most `workers.leading` workers lead,
-those with the lowest ids; the others are standbys, which follow, and replace a leading worker that
-is drained.  All results are deterministic functions of the arguments.
+those with the lowest ids, and by default one in each log directory; the others are standbys, which
+follow, and replace a leading worker that is drained.  All results are deterministic functions of
+the arguments.
 
 Left out: moves of partitions with several replicas.
 
@@ -74,15 +75,26 @@ class PlacementLimits(NamedTuple):
 
     dedicated_max: int = WORKER_DEDICATED_MAX.default
     leading_max: int = WORKERS_MAX
+    leads_in_each_directory: bool = False
+    """True if at least one worker in each log directory leads, too."""
 
 
 NO_LIMITS = PlacementLimits()
 """All workers lead, and dedicated workers have the default limit."""
 
 
-def leading(nodes: Sequence[int], limits: PlacementLimits) -> Sequence[int]:
+def leading(image: ClusterImage, nodes: Sequence[int], limits: PlacementLimits) -> Sequence[int]:
     """Return those of these nodes, in the order of their ids, that may lead partitions."""
-    return nodes[: limits.leading_max]
+    chosen = nodes[: limits.leading_max]
+    if not limits.leads_in_each_directory:
+        return chosen
+    homes = {n: image.nodes[n].log_directory for n in nodes if n in image.nodes}
+    used = {homes.get(n) for n in chosen}
+    for node_id, home in homes.items():
+        if home not in used:
+            used.add(home)
+            chosen = [*chosen, node_id]
+    return sorted(chosen)
 
 
 class NodeLoads:
@@ -126,7 +138,7 @@ def drain_moves(
     """Return the moves that leave a worker without partitions; none for a dedicated one."""
     if image.nodes[node_id].dedicated:
         return []
-    others = leading([other for other in image.placeable if other != node_id], limits)
+    others = leading(image, [other for other in image.placeable if other != node_id], limits)
     load = NodeLoads(image, others, sizes)
     moves = []
     for topic in image.topics.values():
@@ -170,7 +182,7 @@ class TentativeAssignment:
     def __init__(self, image: ClusterImage, sizes: PartitionSizes, limits: PlacementLimits) -> None:
         self._image = image
         self._sizes = sizes
-        self._leading = leading(image.placeable, limits)
+        self._leading = leading(image, image.placeable, limits)
         self._leaders: dict[PartitionId, int] = {}
         # by node and topic, the sizes and indexes of its partitions, sorted
         self._partitions: dict[int, dict[bytes, list[tuple[int, int]]]] = {

@@ -42,8 +42,8 @@ from kafkalite.process.nodes.node_table import NodeTable, workers_of
 from kafkalite.process.nodes.spawn_spec import REFUSED, WRITE_BACK_FAILED, NodeMain, SpawnSpec
 from kafkalite.process.options import (
     Options,
-    data_directory,
     listen_address,
+    log_directories,
     raise_descriptor_limit,
     ready_file,
     settings_of,
@@ -57,8 +57,10 @@ from kafkalite.process.services.table import SOCKET_KEYS, ConfiguredService, con
 from kafkalite.process.single import SHAPE as SINGLE
 from kafkalite.process.single import SingleProcessBroker
 from kafkalite.process.status.publisher import RunningNode, StatusPublisher, role_of
-from kafkalite.process.status.ready import Ready
-from kafkalite.storage.manager.log_directory import LogDirectory
+from kafkalite.process.status.ready import LogDirReady, Ready
+from kafkalite.storage.files.layout import node_directory
+from kafkalite.storage.files.write_back import share_file_system
+from kafkalite.storage.manager.log_directories import LogDirectories
 from kafkalite.storage.manager.node_directories import check_directories
 from kafkalite.transport.reactor import Reactor
 
@@ -91,19 +93,27 @@ def start(options: Options, until: int | None = None, mains: NodeMains | None = 
     address = listen_address(settings, options.insecure)
     readiness = ready_file(options)
     services = configured_services(settings, options.insecure)
-    data = data_directory(options, settings)
-    single = workers_of(settings, load_ports(data)) == 0
+    directories = log_directories(options, settings)
+    workers = workers_of(settings, load_ports(directories.data), len(directories.paths))
+    single = workers == 0
+    if single and directories.others:
+        raise Refusal(
+            f"log.dirs has {len(directories.paths)} directories, but without workers only the first"
+            " would hold logs; start with --workers 1 or more, or with one directory"
+        )
     if not single:
         mains = mains or import_node_mains()
     if carried is not None:
-        fixed = fixed_settings(settings, address, data, SOCKET_KEYS)
+        fixed = fixed_settings(settings, address, directories.paths, SOCKET_KEYS)
         carried.check(SINGLE if single else SHAPE, fixed)
         if carried.is_trial:
             return 0
     raise_descriptor_limit()
     if mains is None or single:
-        return SingleProcessBroker(settings, data, address, readiness, carried, services).run(until)
-    return Launcher(settings, data, address, readiness, mains, carried, services).run(until)
+        return SingleProcessBroker(
+            settings, directories, address, readiness, carried, services
+        ).run(until)
+    return Launcher(settings, directories, address, readiness, mains, carried, services).run(until)
 
 
 def import_node_mains() -> NodeMains:
@@ -119,7 +129,7 @@ class Launcher:
     def __init__(
         self,
         settings: Settings,
-        data: Path,
+        directories: LogDirectories,
         address: Listener,
         readiness: Path | None,
         mains: NodeMains,
@@ -127,19 +137,20 @@ class Launcher:
         services: Sequence[ConfiguredService] = (),
     ) -> None:
         self.settings = settings
-        self.data = data
+        self.directories = directories
+        self.data = data = directories.data
         self.mains = mains
         self.carried = carried
         self.reactor = Reactor(SystemClock())
         report = StartReport(lambda: None, self.service_failed)
         self.services = ServiceGroup(self.reactor, data, services, report)
-        self.directory = LogDirectory(data)
         self.publisher = StatusPublisher(settings, data, readiness)
-        fixed = fixed_settings(settings, address, data, SOCKET_KEYS)
+        fixed = fixed_settings(settings, address, directories.paths, SOCKET_KEYS)
         self.restarts = RestartManager(self.reactor, SHAPE, fixed, lambda: None)
         self.nodes = NodeTable(
-            self.reactor, settings, data, address, self.node_exited, self.services.demand
-        )
+            self.reactor, settings, directories.paths, address, self.node_exited,
+            self.services.demand,
+        )  # fmt: skip
         self.incarnation = self.reactor.clock.wall_ms()
         self.new_code_from = 0
         """Incarnations below this one were started on old code; 0 if none are left."""
@@ -147,6 +158,9 @@ class Launcher:
         self.is_ending = self.is_killing = False
         self.signals = 0
         self.refusal: Refusal | None = None
+        self.listed_nodes: list[int] = []
+        self.listed_dirs: list[LogDirReady] = []
+        """What `log_dirs` has, and the nodes for which that was found out."""
         self.blocked: set[int] = set()
         """The nodes whose port another program has, and for which that was logged."""
 
@@ -174,7 +188,7 @@ class Launcher:
     def begin(self, until: int | None) -> None:
         """Lock the data directory and bind the listeners, or adopt those of the last run."""
         if self.carried is None:
-            self.directory.lock()
+            self.directories.lock()
             check_directories(self.data, ReplicaLookup(self.data))
             self.publisher.remove_files_or_refuse()
             for node_id in sorted(self.nodes.desired):
@@ -183,7 +197,7 @@ class Launcher:
         else:
             self.take_over(self.carried)
         log_to(self.data / LOG_FILE, "launcher")
-        self.run_directory = RunDirectory(self.directory.cluster_id, self.data)
+        self.run_directory = RunDirectory(self.directories.cluster_id, self.data)
         handle_signals(
             self.reactor,
             self.handle_signal,
@@ -338,7 +352,8 @@ class Launcher:
     def fork_node(self, node: NodeProcess) -> None:
         """Fork a node's process with its arguments; raise OSError if that fails."""
         assert node.listener is not None
-        descriptors = [self.directory.descriptor, self.run_directory.descriptor]
+        self.directories.make_node_directory(node.node_id)
+        descriptors = [*self.directories.descriptors, self.run_directory.descriptor]
         control_socket: socket.socket | None = None
         if node.node_id == SUPERVISOR_ID:
             control_socket = self.nodes.control.open()
@@ -350,7 +365,9 @@ class Launcher:
             control_socket=control_socket,
             settings=self.settings,
             data=self.data,
-            cluster_id=self.directory.cluster_id,
+            other_directories=self.directories.others,
+            replaced_in_this_boot=self.directories.replaced_in_this_boot,
+            cluster_id=self.directories.cluster_id,
             run_directory=self.run_directory.path,
             nodes=self.nodes.known_addresses,
             explicit_workers=self.settings[WORKERS],
@@ -395,7 +412,7 @@ class Launcher:
                 )
 
     def kill_writers(self, failed_node_id: int) -> None:
-        """Kill every process that writes to the file system on which a flush failed.
+        """Kill every node whose logs are on the file system on which a flush failed.
 
         The kernel reports a write-back error at most once to each descriptor, so the other
         processes may never see it.  They are killed, because a clean shutdown would mark their logs
@@ -404,8 +421,14 @@ class Launcher:
         syncfs reports errors of all pages of the file system, so an error in a file of another
         program ends them as well; it cannot be distinguished from one of theirs.  A file system
         used only by the broker avoids that.
+
+        The supervisor also writes a copy of the metadata log to each other file system; it renews
+        the copy because of the mark that the failed process has left (metadata_copy.py).
         """
+        failed = node_directory(self.data, failed_node_id)
         for node in self.nodes.running:
+            if not share_file_system(node_directory(self.data, node.node_id), failed):
+                continue
             log.error(
                 "Node %d is killed and recovers its logs: node %d reported a failed flush of"
                 " their file system. node=%d pid=%d",
@@ -437,7 +460,7 @@ class Launcher:
         ]
         ready = Ready(
             bootstrap=self.publisher.bootstrap(first),
-            cluster_id=self.directory.cluster_id,
+            cluster_id=self.directories.cluster_id,
             data=str(self.data),
             durability=self.settings[DURABILITY],
             launcher_pid=os.getpid(),
@@ -445,11 +468,26 @@ class Launcher:
             restarts=self.restarts.completed,
         )
         self.services.add_status(ready)
+        if self.directories.others:
+            ready["log_dirs"] = self.log_dirs
         if self.restarts.requested:
             ready["restart"] = self.restarts.status(self.nodes_to_restart)
         self.publisher.publish(ready)
         if is_first_time:
+            self.directories.note_boot()
             self.publisher.print_banner(self.services.descriptions)
+
+    @property
+    def log_dirs(self) -> list[LogDirReady]:
+        """The log directories and the nodes in each, as published."""
+        node_ids = sorted(self.nodes.desired)
+        if self.listed_nodes != node_ids:
+            self.listed_nodes = node_ids
+            nodes_in = self.directories.nodes_in(node_ids)
+            self.listed_dirs = [
+                LogDirReady(path=str(path), nodes=nodes) for path, nodes in nodes_in.items()
+            ]
+        return self.listed_dirs
 
     # -- restarts ----------------------------------------------------------------------------
 
@@ -480,11 +518,11 @@ class Launcher:
         self.restarts.execute(
             lambda: self.signals > 0,
             [
-                self.directory.descriptor,
+                *self.directories.descriptors,
                 *self.nodes.descriptors,
                 *itertools.chain.from_iterable(service_descriptors.values()),
             ],
-            lock=self.directory.descriptor,
+            locks=self.directories.descriptors,
             incarnation=self.incarnation,
             **self.nodes.carried_fields,
             **service_descriptors,
@@ -493,7 +531,7 @@ class Launcher:
 
     def take_over(self, carried: CarriedState) -> None:
         """Take over the sockets and processes of the code before the exec."""
-        self.directory.adopt(carried["lock"])
+        self.directories.adopt(carried.locks)
         self.restarts.take_over(carried)
         self.services.take_over(carried.service_descriptors)
         self.incarnation = max(self.incarnation, carried["incarnation"])

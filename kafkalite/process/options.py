@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from kafkalite.config.settings import Settings, read_properties
 from kafkalite.config.topic import DURABILITY
 from kafkalite.errors import InvalidConfig, Refusal
 from kafkalite.process.status.ready import default_data_directory
+from kafkalite.storage.manager.log_directories import LogDirectories
 
 PORT_MAX = 65_535
 WORKERS_MIN = 3
@@ -29,6 +30,9 @@ class Options(NamedTuple):
 
     listen: str | None = None
     data: Path | None = None
+    log_dirs: Sequence[Path] = ()
+    """The directories after the first, if `data` is given several times."""
+    without_dirs: Sequence[Path] = ()
     workers: int | None = None
     durability: str | None = None
     ready_file: Path | None = None
@@ -101,9 +105,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def default_workers() -> int:
-    """Return the default number of workers: one for each core, but enough for replicas."""
-    return max(WORKERS_MIN, len(os.sched_getaffinity(0)))
+def default_workers(directory_count: int = 1) -> int:
+    """Return the default number of workers: one for each core, but enough for replicas and for one
+    in each log directory."""
+    return max(WORKERS_MIN, len(os.sched_getaffinity(0)), directory_count)
 
 
 def ready_file(options: Options) -> Path | None:
@@ -118,13 +123,17 @@ def ready_file(options: Options) -> Path | None:
     return path
 
 
-def data_directory(options: Options, settings: Settings) -> Path:
-    """Return the configured data directory, or the user's own: $XDG_DATA_HOME/kafkalite."""
+def log_directories(options: Options, settings: Settings) -> LogDirectories:
+    """Return the configured log directories, or the user's own: $XDG_DATA_HOME/kafkalite.
+
+    Raises Refusal if they cannot be used together.
+    """
+    paths = [Path(path) for path in settings[LOG_DIRS]] or [default_data_directory()]
     if options.data is not None:
-        return options.data.absolute()
-    if settings[LOG_DIRS]:
-        return Path(settings[LOG_DIRS][0]).absolute()
-    return default_data_directory()
+        paths = [options.data, *options.log_dirs]
+    return LogDirectories(
+        [path.absolute() for path in paths], [path.absolute() for path in options.without_dirs]
+    )
 
 
 def raise_descriptor_limit() -> None:

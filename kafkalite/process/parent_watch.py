@@ -2,8 +2,8 @@
 
     python -m kafkalite.process.parent_watch DIR '{"listen": "127.0.0.1:0", "durability": "os"}'
 
-The second argument holds the launcher's Options.  The data directory is DIR/data, the ready file
-DIR/ready.json.
+The second argument holds the launcher's Options, in which other directories are names in DIR.  The
+data directory is DIR/data, the ready file DIR/ready.json.
 
 Standard input is a pipe whose write end only the starter holds, and never writes to.  The kernel
 closes that end however the starter ends, so end of file always arrives.  The broker then shuts down
@@ -28,7 +28,12 @@ STDIN = 0
 
 def main(directory: Path, options: Options) -> int:
     """Run a broker; remove the directory if the starter has ended."""
-    files = options._replace(data=directory / "data", ready_file=directory / "ready.json")
+    files = options._replace(
+        data=directory / "data",
+        log_dirs=[directory / name for name in options.log_dirs],
+        without_dirs=[directory / name for name in options.without_dirs],
+        ready_file=directory / "ready.json",
+    )
     try:
         return start(files, until=STDIN)
     except Refusal as refusal:

@@ -7,7 +7,8 @@
 A node keeps its port as long as it exists; then the next new node gets it.  Node ids only increase,
 and ports that increased with them would collide with other programs or pass the last port.
 
-The ports are stored in the data directory, with a checksum (storage/files/checkpoint.py):
+The ports are stored in the data directory, and in the other log directories, with a checksum
+(storage/files/checkpoint.py):
 
     listeners    {"dedicated": [5], "free": false, "ports": {"0": 9092, "1": 9093, …}}
 

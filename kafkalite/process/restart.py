@@ -94,6 +94,13 @@ class CarriedState:
     def __getitem__(self, name: str) -> Any:
         return self.fields[name]
 
+    @property
+    def locks(self) -> list[int]:
+        """The descriptors of the locks of the log directories."""
+        if "locks" in self.fields:
+            return list(self.fields["locks"])
+        return [self.fields["lock"]]  # an older version's only directory
+
     def service_descriptors(self, key: str) -> list[int]:
         """Return the descriptors of a service's listening sockets; empty if there are none, as for
         a service that an older version does not have."""
@@ -104,7 +111,10 @@ class CarriedState:
 
 
 def fixed_settings(
-    settings: Settings, address: Listener, data: Path, socket_keys: Iterable[ConfigKey[Any]]
+    settings: Settings,
+    address: Listener,
+    directories: Sequence[Path],
+    socket_keys: Iterable[ConfigKey[Any]],
 ) -> dict[str, Any]:
     """Return the values that no restart can change, by key: the sockets, the lock and the nodes
     depend on them.  None means that the key is not set and the value in force stays.
@@ -112,7 +122,7 @@ def fixed_settings(
     `socket_keys` are the keys of the services' sockets.
     """
     return {
-        LOG_DIRS.name: str(data),
+        LOG_DIRS.name: ",".join(map(str, directories)),
         LISTENERS.name: f"{address.host}:{address.port}",
         **{key.name: settings[key] for key in socket_keys},
         WORKERS.name: settings[WORKERS],
@@ -184,9 +194,7 @@ class RestartManager:
 
     def status(self, nodes_to_restart: list[int]) -> RestartReady:
         """Return the restart fields of status.json."""
-        return RestartReady(
-            asked=self.requested, renewing=nodes_to_restart, failed=self.failed
-        )
+        return RestartReady(asked=self.requested, renewing=nodes_to_restart, failed=self.failed)
 
     def carried_text(self, **fields: Any) -> str:
         """Return the carried state as JSON."""

@@ -43,7 +43,7 @@ from kafkalite.process.services.service_process import StartReport
 from kafkalite.process.services.table import SOCKET_KEYS, ConfiguredService
 from kafkalite.process.status.publisher import RunningNode, StatusPublisher, role_of
 from kafkalite.process.status.ready import Ready
-from kafkalite.storage.manager.log_directory import LogDirectory
+from kafkalite.storage.manager.log_directories import LogDirectories
 from kafkalite.storage.manager.log_manager import LogManager
 from kafkalite.storage.manager.node_directories import check_directories
 from kafkalite.transport.reactor import Reactor
@@ -59,22 +59,22 @@ class SingleProcessBroker:
     def __init__(
         self,
         settings: Settings,
-        data: Path,
+        directories: LogDirectories,
         address: Listener,
         ready_file: Path | None,
         carried: CarriedState | None = None,
         services: Sequence[ConfiguredService] = (),
     ) -> None:
         self.settings = settings
-        self.data = data
+        self.directories = directories
+        self.data = data = directories.data
         self.address = address
         self.carried = carried
         self.reactor = Reactor(SystemClock(), reactor_limits(settings))
         report = StartReport(self.check_ready, self.service_failed)
         self.services = ServiceGroup(self.reactor, data, services, report)
-        self.directory = LogDirectory(data)
         self.publisher = StatusPublisher(settings, data, ready_file)
-        fixed = fixed_settings(settings, address, data, SOCKET_KEYS)
+        fixed = fixed_settings(settings, address, directories.paths, SOCKET_KEYS)
         self.restarts = RestartManager(self.reactor, SHAPE, fixed, self.check_restarts)
         self.listener_copy: socket.socket | None = None
         """Duplicate of the listener, kept for a restart while the node closes."""
@@ -87,7 +87,7 @@ class SingleProcessBroker:
         """Open the node, serve, shut down, and return the exit code."""
         self.listener = listener = self.begin()
         logs = LogManager(self.data, self.settings, self.reactor.clock)
-        logs.open_directory(self.directory.cluster_id, SUPERVISOR_ID)
+        logs.open_directory(self.directories.cluster_id, SUPERVISOR_ID)
         handle_signals(
             self.reactor,
             self.handle_signal,
@@ -102,12 +102,12 @@ class SingleProcessBroker:
         try:
             self.serve(single_node(self.settings, self.reactor, logs, listener), listener)
             if self.listener_copy is not None:
-                lock, copy = self.directory.descriptor, self.listener_copy.fileno()
+                locks, copy = self.directories.descriptors, self.listener_copy.fileno()
                 services = self.services.descriptors
                 self.restarts.execute(
                     lambda: self.signals > 0,
-                    [lock, copy, *itertools.chain.from_iterable(services.values())],
-                    lock=lock, listener=copy, **services,
+                    [*locks, copy, *itertools.chain.from_iterable(services.values())],
+                    locks=locks, listener=copy, **services,
                 )  # fmt: skip
                 self.listener_copy.close()
         except Refusal:
@@ -127,13 +127,13 @@ class SingleProcessBroker:
         before = load_ports(self.data)
         ports = Ports(self.address, before, self.settings[SOCKET_LISTEN_BACKLOG_SIZE])
         if self.carried is None:
-            self.directory.lock()
+            self.directories.lock()
             check_directories(self.data, ReplicaLookup(self.data))
             self.publisher.remove_files_or_refuse()
             listener = ports.bind_first(SUPERVISOR_ID)
             self.services.bind()
         else:
-            self.directory.adopt(self.carried["lock"])
+            self.directories.adopt(self.carried.locks)
             self.restarts.take_over(self.carried)
             self.services.take_over(self.carried.service_descriptors)
             os.set_inheritable(self.carried["listener"], False)
@@ -173,7 +173,7 @@ class SingleProcessBroker:
         """Create the run directory with the local listener and the node's metrics page, then start
         the services.  Without a run directory the node serves TCP only."""
         try:
-            self.run_directory = RunDirectory(self.directory.cluster_id, self.data)
+            self.run_directory = RunDirectory(self.directories.cluster_id, self.data)
         except Refusal as refusal:
             log.warning(
                 "Run directory cannot be created: no metrics, and clients use TCP only. error=%r",
@@ -249,7 +249,7 @@ class SingleProcessBroker:
         """Write the current state to status.json if it has changed."""
         ready = Ready(
             bootstrap=self.publisher.bootstrap(self.where),
-            cluster_id=self.directory.cluster_id,
+            cluster_id=self.directories.cluster_id,
             data=str(self.data),
             durability=self.settings[DURABILITY],
             launcher_pid=os.getpid(),

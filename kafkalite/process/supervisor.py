@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from kafkalite.broker.assembly import (
@@ -52,6 +53,7 @@ from kafkalite.process.options import default_workers
 from kafkalite.process.services.cleaner_service import CLEANER
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX
+from kafkalite.storage.files import layout
 from kafkalite.storage.manager.log_manager import LogManager
 from kafkalite.storage.manager.node_directories import evacuate
 from kafkalite.transport.bus import BusServer, Peer
@@ -71,14 +73,20 @@ def run(spec: SpawnSpec) -> int:
     handle_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
     logs = LogManager(spec.data, spec.settings, reactor.clock)
     logs.open_directory(spec.cluster_id, SUPERVISOR_ID)
-    controller = open_local_controller(logs, reactor)
+    controller = open_local_controller(logs, reactor, spec.other_directories)
     addresses = initial_addresses(spec, controller)
     register_nodes(
-        controller, spec.cluster_id, spec.settings, addresses, is_first_start=spec.is_first_start
+        controller,
+        spec.cluster_id,
+        spec.settings,
+        addresses,
+        log_directories={node_id: log_directory(spec, node_id) for node_id in addresses},
+        is_first_start=spec.is_first_start,
     )
     node = controller_node(controller, spec.settings, reactor, logs, spec.listener, spec.data)
     if spec.is_first_start:
-        take_leaders(controller, logs, node.partition_rules)
+        ran_in_this_boot = logs.ran_in_this_boot or spec.replaced_in_this_boot
+        take_leaders(controller, ran_in_this_boot, node.partition_rules)
         create_missing_logs(controller, spec.data)
     existing = {*controller.image.nodes, *spec.nodes}
     evacuate(spec.data, existing, node.directory_at, logs.file_system, is_deleted=node.is_deleted)
@@ -102,13 +110,20 @@ def initial_addresses(spec: SpawnSpec, controller: LocalController) -> dict[int,
     known = [n for n, node in image.nodes.items() if n != SUPERVISOR_ID and not node.dedicated]
     ids = set(known)
     if spec.is_first_start:
-        count = spec.explicit_workers or len(known) or default_workers()
+        directory_count = 1 + len(spec.other_directories)
+        count = spec.explicit_workers or len(known) or default_workers(directory_count)
         ids = set(sorted(known)[:count])
         free = (n for n in range(1, count + len(image.nodes) + 1) if n not in image.nodes)
         while len(ids) < count:
             ids.add(next(free))
     ids |= {n for n, node in image.nodes.items() if node.dedicated and n in spec.nodes}
     return {n: spec.nodes.get(n, ("", 0)) for n in sorted({SUPERVISOR_ID, *ids})}
+
+
+def log_directory(spec: SpawnSpec, node_id: int) -> str:
+    """Return the log directory of a node, "" if there is only one."""
+    directory = layout.log_directory(layout.node_directory(spec.data, node_id))
+    return str(directory) if spec.other_directories else ""
 
 
 class Supervisor:
@@ -121,6 +136,7 @@ class Supervisor:
         self._control_socket = spec.control_socket
         self._controller = controller
         self._rack = spec.settings[BROKER_RACK]
+        self._log_directory = partial(log_directory, spec)
         self._reactor = reactor
         self._sent_node_ids: list[int] | None = None
         self._bus = BusServer(reactor, spec.run_directory / BUS, self._received)
@@ -283,5 +299,7 @@ class Supervisor:
         # and would receive the records of our clients.
         port = 0 if process.state == BACKOFF else process.port
         self._controller.decide(
-            lambda machine: machine.set_node_address(node_id, process.host, port, self._rack)
+            lambda machine: machine.set_node_address(
+                node_id, process.host, port, self._rack, self._log_directory(node_id)
+            )
         )

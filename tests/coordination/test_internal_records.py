@@ -37,6 +37,10 @@ WRITTEN = {
         node_record(NodeImage(4, "h", 1, node_epoch=9, fenced=True, incarnation=7)),
         "02 02 00000004 0268 00000001 00 00 00 0000000000000009 01 00 0000000000000007 00",
     ),
+    "Node 3": (
+        node_record(NodeImage(4, "h", 1, log_directory="/d")),
+        "02 03 00000004 0268 00000001 00 00 00 0000000000000000 00 00 ffffffffffffffff 032f64 00",
+    ),
     "Topic": (internal.TOPIC(name="t", topic_id=ID), f"03 00 0274 {ID.hex()} 00"),
     "Partition": (
         partition_record(ID, 2, PartitionImage(1, 3, (1,), (1,))),

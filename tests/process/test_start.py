@@ -19,6 +19,7 @@ from kafkalite.process.options import Options
 from kafkalite.process.single import SingleProcessBroker
 from kafkalite.process.status import banner
 from kafkalite.process.status.ready import default_data_directory
+from kafkalite.storage.manager.log_directories import LogDirectories
 
 
 def api_versions(port):
@@ -141,7 +142,8 @@ def test_second_signal_exits_at_once(monkeypatch):
     monkeypatch.setattr(os, "_exit", codes.append)
     settings = options.settings_of(Options())
     address = options.listen_address(settings, insecure=False)
-    broker = SingleProcessBroker(settings, default_data_directory(), address, ready_file=None)
+    directories = LogDirectories([default_data_directory()])
+    broker = SingleProcessBroker(settings, directories, address, ready_file=None)
     broker.exit_on_second_signal(signal.SIGUSR2)
     broker.exit_on_second_signal(signal.SIGTERM)
     assert codes == []

@@ -188,7 +188,7 @@ class Cluster:
         self._told = b""
         addresses = {n: bound.getsockname()[:2] for n, bound in self.listeners.items()}
         spec = SpawnSpec(
-            0, made.peer.incarnation, listener, others, self.settings, self.directory,
+            0, made.peer.incarnation, listener, others, self.settings, self.directory, (), False,
             self.locked.cluster_id, self.directory, addresses, workers, first,
         )  # fmt: skip
         controller = assembly.open_local_controller(made.logs, made.reactor)
@@ -202,7 +202,7 @@ class Cluster:
             controller, self.settings, made.reactor, made.logs, listener, self.directory
         )
         if first:
-            assembly.take_leaders(controller, made.logs, made.node.partition_rules)
+            assembly.take_leaders(controller, made.logs.ran_in_this_boot, made.node.partition_rules)
             assembly.create_missing_logs(controller, self.directory)
         evacuate(
             self.directory,

@@ -181,7 +181,8 @@ class AdminCommands:
         return "worker" if leads or node.node_id in self._leading() else "standby"
 
     def _leading(self) -> Sequence[int]:
-        return leading(self._controller.image.placeable, self._limits)
+        image = self._controller.image
+        return leading(image, image.placeable, self._limits)
 
     @property
     def _limits(self) -> PlacementLimits:

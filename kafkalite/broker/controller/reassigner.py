@@ -7,6 +7,9 @@ A partition has no leader for the milliseconds of its transfer, so few move at o
 moved only away from a worker that has applied all decisions and leads it, to one that is running:
 two moves of a partition never overlap, and none begins before its directory was created.
 
+Partitions are transferred by a rename, which needs one file system.  A move between log directories
+is a reassignment instead, which copies the partition's records and then removes the first replica.
+
 A draining worker is emptied for as long as it is marked so, also after a restart of the supervisor.
 Its replicas of replicated partitions are replaced by reassignments, as many at once as moves.
 A plan of `rebalance` is lost when this process ends, and can be requested again.
@@ -18,6 +21,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -74,6 +78,8 @@ class Reassigner:
         """The end of the metadata log when replicas of draining workers were last considered."""
         self._plan: deque[PartitionMove] = deque()
         self._moving: dict[tuple[bytes, int], PendingMove] = {}
+        self._copying: dict[tuple[bytes, int], PartitionMove] = {}
+        """Moves between log directories, which are reassignments."""
         self._deciding = False
         self._sizes: dict[tuple[bytes, int], int] = {}
         self._measure_at_ms = 0
@@ -89,7 +95,12 @@ class Reassigner:
             for node in image.nodes.values()
             if node.draining
         )
-        return len(self._moving) + len(self._plan) + draining
+        copying = sum(
+            not image.nodes[move.from_node].draining
+            for move in self._copying.values()
+            if move.from_node in image.nodes
+        )
+        return len(self._moving) + copying + len(self._plan) + draining
 
     def plan(self, moves: Iterable[PartitionMove]) -> None:
         """Execute these moves, in place of earlier planned ones."""
@@ -103,12 +114,33 @@ class Reassigner:
             topic = self._controller.image.topics_by_id.get(move.topic_id)
             if topic is None or self._workers.has_applied(move.to_node, *partition_id, end_offset):
                 del self._moving[partition_id]
+        for topic_id, index in list(self._copying):
+            topic = self._controller.image.topics_by_id.get(topic_id)
+            if topic is None or not topic.partitions[index].is_reassigned:
+                del self._copying[topic_id, index]
         self._replace_replicas()
-        if self._deciding or len(self._moving) >= MOVING_MAX:
+        if self._deciding or len(self._moving) + len(self._copying) >= MOVING_MAX:
             return
-        moves = self._next(MOVING_MAX - len(self._moving))
-        if moves:
-            self._decide(moves)
+        moves = self._next(MOVING_MAX - len(self._moving) - len(self._copying))
+        copies = [move for move in moves if self._is_between_directories(move)]
+        if copies:
+            self._copy(copies)
+        if len(copies) < len(moves):
+            self._decide([move for move in moves if move not in copies])
+
+    def _is_between_directories(self, move: PartitionMove) -> bool:
+        nodes = self._controller.image.nodes
+        return nodes[move.from_node].log_directory != nodes[move.to_node].log_directory
+
+    def _copy(self, moves: Sequence[PartitionMove]) -> None:
+        """Move partitions by reassignments, which copy them."""
+        topics = self._controller.image.topics_by_id
+        for from_node, some in groupby(moves, key=lambda move: move.from_node):
+            self._reassign(
+                from_node,
+                {(topics[m.topic_id].name, m.partition): (m.to_node,) for m in some},
+            )
+        self._copying |= {move[:2]: move for move in moves}
 
     def _replace_replicas(self) -> None:
         """Begin reassignments of replicated partitions of draining workers, a few at a time."""

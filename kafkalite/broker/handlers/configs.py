@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from socket import socket
 from typing import Any, NamedTuple, Protocol
 
@@ -50,6 +49,8 @@ from kafkalite.coordination.configs import ConfigAlteration, ConfigChange, broke
 from kafkalite.coordination.image import NodeImage
 from kafkalite.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from kafkalite.protocol.schemas import configs as schemas
+from kafkalite.storage.files import layout
+from kafkalite.storage.manager.log_manager import LogManager
 
 
 def _authorize(client: ClientContext, operation: AclOperation, kind: Resource, name: str) -> None:
@@ -78,7 +79,7 @@ class ConfigsNode(HandlerNode, Protocol):
     """The components that config requests use."""
 
     listener: socket
-    root: Path
+    logs: LogManager
 
     @property
     def local_controller(self) -> LocalController:
@@ -206,7 +207,7 @@ def _listener_values(node: ConfigsNode, client: ClientContext) -> Mapping[Config
         NODE_ID: str(node.node_id),
         LISTENERS: _url(host, port),
         ADVERTISED_LISTENERS: _url(*node.metadata.advertised(client, here)),
-        LOG_DIRS: str(node.root),
+        LOG_DIRS: str(layout.log_directory(node.logs.data)),
     }
 
 

@@ -134,7 +134,7 @@ def _changes_nothing(
     """Return whether a partition has these replicas, or one, which node 0 stands for."""
     topic = node.image.topics.get(name[0])
     partition = topic.partitions.get(name[1]) if topic is not None else None
-    if partition is None or target is None or partition.adding or partition.removing:
+    if partition is None or target is None or partition.is_reassigned:
         return False
     replicas = tuple(target)
     return replicas == partition.replicas or (partition.is_alone and replicas == (SUPERVISOR_ID,))
@@ -158,7 +158,7 @@ def list_partition_reassignments(
         partitions: list[Response] = []
         for index in dict.fromkeys([*known] if indexes is None else indexes):
             partition = known.get(index)
-            if partition is not None and (partition.adding or partition.removing):
+            if partition is not None and partition.is_reassigned:
                 partitions.append(
                     {
                         "partition_index": index,
@@ -178,8 +178,12 @@ def list_partition_reassignments(
 def alter_replica_log_dirs(
     node: ReassignmentsNode, request: Any, client: ClientContext
 ) -> Work[Response]:
-    """Accept this node's log directory for the replicas that are in it."""
-    own_directory = str(node.logs.data)
+    """Accept this node's log directory for the replicas that are in it.
+
+    A node keeps its logs in one directory: a replica moves to another one by a reassignment to a
+    node there.
+    """
+    own_directory = str(node.logs.own_directory)
     results: dict[str, list[Response]] = {}
 
     def respond(path: str, name: str, index: int) -> Response:

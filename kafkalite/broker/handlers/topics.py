@@ -402,7 +402,7 @@ def describe_log_dirs(node: TopicsNode, request: Any, client: ClientContext) -> 
         yield
     total, usable = node.logs.disk_size()
     directory = {
-        "log_dir": str(node.logs.data),
+        "log_dir": str(node.logs.own_directory),
         "topics": [{"name": name, "partitions": logs} for name, logs in topics.items()],
         "total_bytes": total,
         "usable_bytes": usable,

@@ -90,7 +90,7 @@ def reassign_all(
 def in_progress_count(image: ClusterImage) -> int:
     """Return the number of partitions that are being reassigned."""
     return sum(
-        bool(partition.adding or partition.removing)
+        partition.is_reassigned
         for topic in image.topics.values()
         for partition in topic.partitions.values()
     )
@@ -99,18 +99,28 @@ def in_progress_count(image: ClusterImage) -> int:
 def replacements(
     image: ClusterImage, node_id: int, count_max: int
 ) -> dict[TopicPartition, Sequence[int]]:
-    """Return other replicas for partitions of a node that is drained: the node that has the fewest
-    replicas takes its place.  A partition for which there is no other node is omitted."""
+    """Return other replicas for partitions of a node that is drained.
+
+    The node that has the fewest replicas takes its place, of those in log directories in which no
+    other replica is, if there are any.  A partition for which there is no other node is omitted.
+    """
     targets: dict[TopicPartition, Sequence[int]] = {}
     placed: Counter[int] = Counter()
     for topic, index, partition in image.replicas_on(node_id):
         if len(targets) >= count_max:
             break
-        if not partition.is_replicated or partition.adding or partition.removing:
+        if not partition.is_replicated or partition.is_reassigned:
             continue
         others = {*image.placeable} - {*partition.replicas}
         if others:
-            new = min(others, key=lambda n: (image.replica_count(n) + placed[n], n))
+            kept = [n for n in partition.replicas if n != node_id]
+            used = {image.nodes[n].log_directory for n in kept if n in image.nodes}
+            new = min(
+                others,
+                key=lambda n: (
+                    image.nodes[n].log_directory in used, image.replica_count(n) + placed[n], n
+                ),
+            )  # fmt: skip
             placed[new] += 1
             targets[topic.name, index] = [new if n == node_id else n for n in partition.replicas]
     return targets

@@ -17,7 +17,7 @@ import itertools
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,12 @@ from kafkalite.transport.reactor import Reactor
 log = logging.getLogger("kafkalite.process")
 
 
-def workers_of(settings: Settings, saved: SavedPorts | None) -> int:
+def workers_of(settings: Settings, saved: SavedPorts | None, directory_count: int = 1) -> int:
     """Return the number of workers: as configured, else as in the last run, else by cores."""
     workers = settings[WORKERS]
     if workers is not None:
         return workers
-    return default_workers() if saved is None else len(saved.ports) - 1
+    return default_workers(directory_count) if saved is None else len(saved.ports) - 1
 
 
 def initial_nodes(workers: int | None, default: int, saved: SavedPorts | None) -> set[int]:
@@ -63,22 +63,23 @@ class NodeTable:
         self,
         reactor: Reactor,
         settings: Settings,
-        data: Path,
+        directories: Sequence[Path],
         address: Listener,
         on_exit: Callable[[ProcessExit], None],
         on_demand: Callable[[str], None] = lambda key: None,
     ) -> None:
         self.reactor = reactor
-        self.data = data
+        self.directories = directories
         self.on_exit = on_exit
-        self.saved_ports = load_ports(data)
+        self.saved_ports = load_ports(directories[0])
+        self._are_ports_copied = all(load_ports(d) == self.saved_ports for d in directories)
         self.ports = Ports(address, self.saved_ports, settings[SOCKET_LISTEN_BACKLOG_SIZE])
         self.processes: dict[int, NodeProcess] = {}
         self.watch = SupervisorWatch(reactor, settings, lambda: self.process(SUPERVISOR_ID))
         self.control = ControlChannel(
             reactor, self.set_desired_nodes, self.fence, self.watch.record_heartbeat, on_demand
         )
-        workers = workers_of(settings, self.saved_ports)
+        workers = workers_of(settings, self.saved_ports, len(directories))
         self.desired = initial_nodes(settings[WORKERS], workers, self.saved_ports)
         self.dedicated = self.saved_ports.dedicated if self.saved_ports else frozenset()
         self.has_desired_nodes = False
@@ -158,17 +159,24 @@ class NodeTable:
         }
 
     def save_ports(self) -> None:
-        """Write the nodes' ports to the data directory if they have changed."""
+        """Write the nodes' ports to the data directory if they have changed, and to the other log
+        directories, one of which may take its place."""
         if not self.has_desired_nodes or self.desired != self.processes.keys():
             return
         known = {node_id: self.ports.of(node_id) for node_id in self.desired}
         now = SavedPorts(known, self.dedicated & self.desired, self.ports.free)
-        if now != self.saved_ports and all(known.values()):
-            self.saved_ports = now
-            try:
-                save_ports(self.data, now)
-            except OSError as error:
-                log.warning("Ports cannot be saved for the next start. error=%r", error.strerror)
+        if now == self.saved_ports and self._are_ports_copied:
+            return
+        if all(known.values()):
+            self.saved_ports, self._are_ports_copied = now, True
+            for directory in self.directories:
+                try:
+                    save_ports(directory, now)
+                except OSError as error:
+                    log.warning(
+                        "Ports cannot be saved for the next start. path=%s error=%r",
+                        directory, error.strerror,
+                    )  # fmt: skip
 
     # -- restart of the launcher -------------------------------------------------------------
 

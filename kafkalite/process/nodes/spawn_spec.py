@@ -12,7 +12,7 @@ launcher, which reports it (child_setup.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from socket import socket
 from typing import NamedTuple
@@ -38,6 +38,11 @@ class SpawnSpec(NamedTuple):
     settings: Settings
     data: Path
     """The root of the data directory, not the node's directory in it."""
+    other_directories: Sequence[Path]
+    """The other directories of log.dirs."""
+    replaced_in_this_boot: bool
+    """True if the data directory takes the place of a lost one, and the broker ran before in this
+    boot of the host."""
     cluster_id: str
     run_directory: Path
     nodes: Mapping[int, tuple[str, int]]

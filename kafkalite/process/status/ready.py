@@ -48,6 +48,14 @@ class RestartReady(TypedDict):
     """Reason of the last failed restart; empty if it succeeded."""
 
 
+class LogDirReady(TypedDict):
+    """One of several log directories."""
+
+    path: str
+    nodes: list[int]
+    """The nodes that keep their logs in it."""
+
+
 class GatewayReady(TypedDict):
     """The gateway's endpoints, in ZeroMQ's notation."""
 
@@ -66,6 +74,8 @@ class Ready(TypedDict):
     nodes: list[NodeReady]
     restarts: int
     restart: NotRequired[RestartReady]
+    log_dirs: NotRequired[list[LogDirReady]]
+    """The directories of log.dirs, if there are several."""
     metrics: NotRequired[str]
     """HOST:PORT of the exporter, if it is configured."""
     gateway: NotRequired[GatewayReady]

@@ -33,7 +33,7 @@ CLUSTER = KINDS.declare(
 )  # fmt: skip
 
 NODE = KINDS.declare(
-    2, "Node", "0-2",
+    2, "Node", "0-3",
     Struct(
         node_id=Int32(),
         host=String(),
@@ -46,6 +46,8 @@ NODE = KINDS.declare(
         shutting_down=Bool("2+"),
         # The launcher's number of the process that is registered.
         incarnation=Int64("2+", default=-1),
+        # The directory of log.dirs in which the node keeps its logs; "" if there is only one.
+        log_directory=String("3+"),
     ),
 )  # fmt: skip
 

@@ -4,7 +4,9 @@
 cleaner-offset-checkpoint                        offset up to which each log was cleaned
 .node-1                                          mark: nodes/1 was made; if missing, it is lost
 nodes/1/                                         directory of node 1, laid out as below; that of
-                                                 node 0 is the data directory itself
+                                                 node 0 is the data directory itself; a link if the
+                                                 node keeps its logs in another of log.dirs
+log-directories                                  the directories of log.dirs, if there are several
 flights-3/                                       topic, dash, partition
   00000000000000004096.log                       a segment, named by its first offset
   00000000000000004096.index   .timeindex        its indexes; .txnindex if there were aborts
@@ -51,6 +53,8 @@ CLEAN_SHUTDOWN = "clean-shutdown"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 
+LOG_DIRECTORIES = "log-directories"
+
 LOCK = ".lock"
 NODES = "nodes"
 NODE_MARK = ".node-"
@@ -61,6 +65,18 @@ DIRECTORY_NAME_MAX = 255
 def node_directory(data: Path, node_id: int) -> Path:
     """Return the directory that holds a node's logs."""
     return data / NODES / str(node_id) if node_id else data
+
+
+def own_directory(directory: Path) -> Path:
+    """Return a node's directory itself: `node_directory` returns a link to it if it is in another
+    log directory."""
+    return directory.readlink() if directory.is_symlink() else directory
+
+
+def log_directory(directory: Path) -> Path:
+    """Return the directory of log.dirs that holds a node's directory."""
+    own = own_directory(directory)
+    return own.parent.parent if own.parent.name == NODES else own
 
 
 def node_directories(data: Path) -> dict[int, Path]:

@@ -23,17 +23,32 @@ log = logging.getLogger("kafkalite.storage")
 
 
 def write_back_failed(disk: Disk, where: Path, error: OSError) -> WriteBackFailed:
-    """Mark the directories of all nodes of this data directory; return the error to raise.
+    """Mark what the broker has on this file system; return the error to raise.
 
-    All of them are on one file system, since partitions are transferred by a rename.
+    That are the directories of nodes, and the log directory with its copy of the metadata log.
     """
-    for directory in layout.sibling_directories(where.parent):
+    for directory in _on_file_system_of(where.parent):
         try:
             disk.open(directory / FAILURE_MARK, os.O_WRONLY | os.O_CREAT).close()
         except OSError:
             pass  # the failed disk may not accept the mark
     reason = f"{where} could not be flushed: {error.strerror}"
     return WriteBackFailed(f"{reason}; the processes that write to this file system must end")
+
+
+def _on_file_system_of(directory: Path) -> list[Path]:
+    """Return the directories of nodes, and the log directory of the given one, that are on the file
+    system of a node's directory; one that cannot be examined is taken to be on it."""
+    found = [*layout.sibling_directories(directory), layout.log_directory(directory)]
+    return [path for path in found if share_file_system(path, directory)]
+
+
+def share_file_system(one: Path, other: Path) -> bool:
+    """Return whether two directories are on one file system, or cannot be examined."""
+    try:
+        return one.stat().st_dev == other.stat().st_dev
+    except OSError:
+        return True
 
 
 def flush_directory(disk: Disk, directory: Path) -> None:

@@ -29,6 +29,9 @@ from kafkalite.storage.files.layout import LOCK, node_directory, node_mark
 
 META_PROPERTIES = "meta.properties"
 META_VERSION = "1"
+LOST_AND_FOUND = "lost+found"
+"""A directory that an ext4 file system has in its root from the start."""
+
 REMEDY = "name another directory with --data"
 
 DYING_S_MAX = 5.0
@@ -52,8 +55,11 @@ class LogDirectory:
         assert self._lock >= 0, f"{self.path} is not locked"
         return self._lock
 
-    def lock(self) -> None:
-        """Make or check the directory and lock it; raise Refusal if it cannot be used."""
+    def lock(self, cluster_id: str = "") -> None:
+        """Make or check the directory and lock it; raise Refusal if it cannot be used.
+
+        A new one is given this cluster id, or one of its own.
+        """
         try:
             str(self.path).encode()
         except UnicodeEncodeError:
@@ -62,7 +68,7 @@ class LogDirectory:
                 f"the name of the data directory {ascii(str(self.path))} is not UTF-8; {REMEDY}"
             ) from None
         self._make()
-        names = [name for name in os.listdir(self.path) if name != LOCK]
+        names = [name for name in os.listdir(self.path) if name not in (LOCK, LOST_AND_FOUND)]
         ours = META_PROPERTIES in names
         if names and not ours and names != [META_PROPERTIES + ".tmp"]:
             raise Refusal(
@@ -71,7 +77,7 @@ class LogDirectory:
             )
         self._take_lock()
         try:
-            self.cluster_id = self._read_meta() if ours else self._write_meta()
+            self.cluster_id = self._read_meta() if ours else self._write_meta(cluster_id)
         except Refusal:
             self.close()
             raise
@@ -145,8 +151,8 @@ class LogDirectory:
     def _read_meta(self) -> str:
         return read_meta(self.path)["cluster.id"]
 
-    def _write_meta(self) -> str:
-        cluster_id = written_id(new_id())
+    def _write_meta(self, cluster_id: str) -> str:
+        cluster_id = cluster_id or written_id(new_id())
         try:
             write_meta(self._disk, self.path, cluster_id, 0)
         except OSError as error:
@@ -186,12 +192,17 @@ def make_node_directory(disk: Disk, directory: Path) -> None:
     """Make a further node's directory if missing, and the mark that it was made."""
     if directory.is_dir() and (directory / META_PROPERTIES).exists():
         return  # node 0's, or one that is already in use
-    mark = node_mark(directory)
     for path in (directory.parent, directory):
         if not path.is_dir():
             with suppress(FileExistsError):  # several nodes start at once
                 disk.mkdir(path, 0o700)
             sync_directory(disk, path.parent)
+    mark_node(disk, directory)
+
+
+def mark_node(disk: Disk, directory: Path) -> None:
+    """Mark that a further node's directory was made."""
+    mark = node_mark(directory)
     if not mark.exists():
         disk.open(mark, os.O_WRONLY | os.O_CREAT).close()
         sync_directory(disk, mark.parent)

@@ -114,6 +114,11 @@ class LogManager:
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     @property
+    def own_directory(self) -> Path:
+        """The node's directory itself: `data` may be a link to it."""
+        return layout.own_directory(self.data)
+
+    @property
     def ran_in_this_boot(self) -> bool:
         """True if the node's last run was in this boot of the host, so no write was lost."""
         return self._points.was_of_this_boot

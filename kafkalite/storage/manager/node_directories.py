@@ -222,7 +222,8 @@ def _evacuate(
     disk: Disk,
     is_deleted: Callable[[bytes], bool],
 ) -> None:
-    moved = [data, directory]
+    kept = layout.log_directory(directory)
+    moved = [kept, directory]
     is_replica = has_changed = False
     points = RecoveryPoints(data, directory, disk)
     for path, identity in logs_in(directory):
@@ -240,7 +241,7 @@ def _evacuate(
                 "Log belongs to no topic or is no replica any more; setting it aside as stray."
                 " path=%s", path,
             )  # fmt: skip
-            disk.rename(path, data / layout.set_aside(*identity.key, layout.STRAY_DIRECTORY))
+            disk.rename(path, kept / layout.set_aside(*identity.key, layout.STRAY_DIRECTORY))
         else:
             known = points.known_state(path, identity.topic_id)
             partition_transfer.send(disk, path, identity, known, target_directory)
@@ -259,14 +260,22 @@ def _evacuate(
         raise write_back_failed(disk, directory / "*", error) from error
     if is_replica:
         return
+    _remove_node(disk, directory, kept)
+
+
+def _remove_node(disk: Disk, directory: Path, kept: Path) -> None:
+    """Remove a node's directory; what is left in it is kept in its log directory."""
     for path in list(directory.iterdir()):
         if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
             remove_tree(disk, path)
         elif path.is_dir():
-            disk.rename(path, data / path.name)
+            disk.rename(path, kept / path.name)
         else:
             disk.unlink(path)
-    flush_directory(disk, data)
+    flush_directory(disk, kept)
     if (mark := layout.node_mark(directory)).exists():
         disk.unlink(mark)
-    disk.rmdir(directory)
+    own = layout.own_directory(directory)
+    if own != directory:
+        disk.unlink(directory)
+    disk.rmdir(own)
