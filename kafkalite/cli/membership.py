@@ -19,7 +19,8 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from kafkalite.cli.clients import ClusterClients, StallWarning, clean_error
 from kafkalite.cli.command import print_stderr, warn
-from kafkalite.cli.reading import NO_RECORDS, PartitionKey, batches, store_offsets
+from kafkalite.cli.member_positions import MemberPositions
+from kafkalite.cli.reading import NO_RECORDS, PartitionKey, batches
 from kafkalite.cli.signal_handling import SignalHandling
 
 UNASSIGNED: PartitionKey = ("", -1)
@@ -67,6 +68,7 @@ class GroupMember:
                 "on_commit": self._on_commit,
             }
         )
+        self.positions = MemberPositions(self.consumer)
 
     def __enter__(self) -> GroupMember:
         for topic in self.topics:
@@ -93,7 +95,7 @@ class GroupMember:
                 self.consumer, self.unfinished, stall_warning, to_end, count, check_signal
             ):
                 yield batch
-                store_offsets(self.consumer, batch)
+                self.positions.store(batch)
 
     def _on_assign(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
         self.unfinished.discard(UNASSIGNED)
@@ -101,23 +103,23 @@ class GroupMember:
             (topic_partition.topic, topic_partition.partition)
             for topic_partition in topic_partitions
         }
-        self._print_change("assigned", topic_partitions)
+        self._change("assigned", topic_partitions)
 
     def _on_revoke(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
-        self.unfinished -= {
-            (topic_partition.topic, topic_partition.partition)
-            for topic_partition in topic_partitions
-        }
-        self._print_change("revoked", topic_partitions)
+        self._remove("revoked", topic_partitions)
 
     def _on_lost(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
+        self._remove("lost", topic_partitions)
+
+    def _remove(self, what: str, topic_partitions: list[TopicPartition]) -> None:
         self.unfinished -= {
             (topic_partition.topic, topic_partition.partition)
             for topic_partition in topic_partitions
         }
-        self._print_change("lost", topic_partitions)
+        self._change(what, topic_partitions)
 
-    def _print_change(self, what: str, topic_partitions: Iterable[TopicPartition]) -> None:
+    def _change(self, what: str, topic_partitions: list[TopicPartition]) -> None:
+        self.positions.change(topic_partitions)
         if self.verbose:
             text = format_partitions(by_topic(topic_partitions)) or "no partitions"
             print_stderr(f"group {self.group}, member {self.consumer.memberid()}: {what} {text}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
@@ -78,17 +78,6 @@ def batches(
         if records:
             left -= len(records)
             yield records
-
-
-def store_offsets(consumer: Consumer, batch: Iterable[Message]) -> None:
-    """Mark records as processed, so that their offsets are committed."""
-    newest = {(message.topic(), message.partition()): message for message in batch}
-    for message in newest.values():
-        try:
-            consumer.store_offsets(message=message)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError._STATE:  # assigned to another member now
-                raise
 
 
 def handle_error(message: Message, unfinished: set[PartitionKey]) -> None:

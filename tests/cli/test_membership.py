@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import json
@@ -11,13 +12,18 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 from pathlib import Path
 from typing import IO
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from kafkalite.cli.clients import CONSUMER, ClusterClients
+from kafkalite.cli.membership import GroupMember
 from kafkalite.testing import Broker
 from tests.cli.conftest import TIMEOUT_S, Run, RunCommand
+from tests.conformance.commands import ours_heard
 from tests.process.waiting import until
 
 _numbers = itertools.count(1)
@@ -64,6 +70,14 @@ class Member:
         """Its messages about partitions so far: `assigned t:0`."""
         lines = self.err.read_text().splitlines()
         return [re.sub(r"^group \S+, member \S+: ", "", line) for line in lines]
+
+    def partitions(self, topic: str) -> set[int]:
+        """The partitions of a topic that it has."""
+        found: set[int] = set()
+        for what, places in filter(None, map(ours_heard, self.err.read_text().splitlines())):
+            heard = {partition for name, partition in places if name == topic}
+            found = found | heard if what == "assigned" else found - heard
+        return found
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
@@ -132,6 +146,90 @@ def test_members_share_partitions_and_take_over_of_a_left_member(
     until(lambda: first.result[-1] == f"assigned {kafka_topic}:0-1")
     assert first.end(signal.SIGTERM) == 128 + signal.SIGTERM
     assert lag(run_command, group) == 0
+
+
+COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
+
+
+class SteppingBackConsumer(Consumer):
+    """Goes back to the start of each partition before each rebalance callback.
+
+    librdkafka itself goes back by the records that consume() returns when the rebalance begins.
+    """
+
+    is_closing = False
+
+    def close(self):
+        self.is_closing = True
+        super().close()
+
+    def subscribe(self, topics, **callbacks):
+        stepping = {name: self._stepping_back(each) for name, each in callbacks.items()}
+        super().subscribe(topics, **stepping)
+
+    def _stepping_back(self, callback):
+        def called(consumer, topic_partitions):
+            for each in self.assignment() if not self.is_closing else ():
+                self.seek(TopicPartition(each.topic, each.partition, 0))
+            callback(consumer, topic_partitions)
+
+        return called
+
+
+class SteppingBackClients(ClusterClients):
+    """Clients whose consumer goes back."""
+
+    def consumer(self, settings):
+        return SteppingBackConsumer(self.settings(CONSUMER | settings))
+
+
+@pytest.fixture
+def same_handlers():
+    """Restore the signal handlers, which a member replaces."""
+    numbers = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+    handlers = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, handlers, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("same_handlers")
+@pytest.mark.parametrize("kafka_topic", [4], indirect=True)
+@pytest.mark.parametrize(
+    ("settings", "protocol"),
+    [({**COOPERATIVE, "heartbeat.interval.ms": "50"}, "classic"), ({}, "consumer")],
+)
+def test_member_reads_a_partition_that_it_keeps_once(
+    settings, protocol, run, kafka_topic, kafka_broker, group, member
+):
+    for partition in range(4):
+        run("produce", "-t", kafka_topic, "-p", str(partition), given=b"x\n" * 5)
+    clients = SteppingBackClients(kafka_broker.bootstrap, [*settings.items()])
+    first = GroupMember(clients, group, [kafka_topic], "earliest", protocol=protocol)
+    read = []
+
+    def read_records(count: int) -> None:
+        with contextlib.suppress(KeyboardInterrupt):
+            for batch in first.batches(to_end=False, count=count):
+                read.extend((message.partition(), message.offset()) for message in batch)
+
+    with first:
+        read_records(20)
+        words = [word for each in settings.items() for word in ("-X", "=".join(each))]
+        second = member("-G", group, kafka_topic, "--protocol", protocol, *words)
+        reader = threading.Thread(target=read_records, args=[2])
+        reader.start()
+        try:
+            until(lambda: len(second.partitions(kafka_topic)) == 2)
+            kept = sorted({*range(4)} - second.partitions(kafka_topic))
+            for partition in kept:
+                run("produce", "-t", kafka_topic, "-p", str(partition), given=b"x\n")
+            reader.join(TIMEOUT_S)
+        finally:
+            first.signals.received = signal.SIGINT  # ends the reader, if it still waits
+            reader.join()
+    assert sorted(read[:20]) == [(each, offset) for each in range(4) for offset in range(5)]
+    assert sorted(read[20:]) == [(each, 5) for each in kept]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -19,6 +19,7 @@ from typing import Any
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
+    Consumer,
     KafkaError,
     KafkaException,
     Message,
@@ -26,7 +27,7 @@ from confluent_kafka import (
 )
 
 from kafkalite.cli.command import print_stderr, warn, write_stdout
-from kafkalite.cli.reading import store_offsets
+from kafkalite.cli.member_positions import MemberPositions
 from kafkalite.cli.shell_tools import record_lines
 from kafkalite.cli.shell_tools.cluster import CONNECTION, ToolCluster, brokers, errors_as_refusals
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, property_value, whole
@@ -176,6 +177,7 @@ class ConsoleReader:
         self.idle_timeout_s = float("inf") if timeout_ms is None else timeout_ms / 1000
         self.deadline_s = time.monotonic() + self.idle_timeout_s
         self.consumer = self.cluster.consumer(settings(options, self.cluster, self.group))
+        self.positions = MemberPositions(self.consumer)
         self.cluster.metadata(self.consumer)
 
     def batches(self) -> Iterator[list[Message]]:
@@ -188,6 +190,7 @@ class ConsoleReader:
             # Wait for one record, and add those that are queued already.
             batch = self.consumer.consume(1, min(POLL_S, remaining_s))
             if batch and self.left > 1:
+                self.positions.advance(batch)
                 batch += self.consumer.consume(min(BATCH_COUNT_MAX, self.left - 1), 0)
             if good := [message for message in batch if is_record(message)]:
                 self.left -= len(good)
@@ -198,14 +201,20 @@ class ConsoleReader:
         """Mark records as printed, so that their offsets are committed."""
         self.count += len(batch)
         if self.group is not None:
-            store_offsets(self.consumer, batch)
+            self.positions.store(batch)
 
     def _begin(self) -> bool:
         """Subscribe or assign; return False if no topic exists within the timeout."""
         pattern = self.options.one("include")
         if self.group is not None:
             # librdkafka subscribes to a pattern if the name begins with ^.
-            self.consumer.subscribe([self.options.one("topic") or f"^({pattern})$"])
+            change = self._on_change
+            self.consumer.subscribe(
+                [self.options.one("topic") or f"^({pattern})$"],
+                on_assign=change,
+                on_revoke=change,
+                on_lost=change,
+            )
             return True
         warned = False
         while not (topic_partitions := self._start_positions()):
@@ -217,6 +226,9 @@ class ConsoleReader:
             self.consumer.poll(POLL_S)
         self.consumer.assign(topic_partitions)
         return True
+
+    def _on_change(self, _: Consumer, topic_partitions: list[TopicPartition]) -> None:
+        self.positions.change(topic_partitions)
 
     def _start_positions(self) -> list[TopicPartition]:
         """Return the partitions to read, with their start offsets."""
