@@ -16,8 +16,15 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ClusterMetadata, OffsetSpec, TopicMetadata
 
 from kafkalite.cli import profiles
 from kafkalite.cli.command import argument, key_value, printable, warn
@@ -87,6 +94,8 @@ CONSUMER: dict[str, Any] = {
 
 REQUEST_TIMEOUT_S = 5.0
 CREATION_TIMEOUT_S = 3.0
+FUTURE_GRACE_S = 1.0
+"""Time after the timeout of a request in which librdkafka completes its futures."""
 STALL_S = 5.0
 
 PORT = re.compile(r"(?:\w+://)?(?:\[[^]]*\]|[^:]*):([^:/]*)")
@@ -274,6 +283,26 @@ def settled(
         except KafkaException as error:
             errors[key] = error.args[0]
     return results, errors
+
+
+def listed_offsets(
+    admin: AdminClient,
+    wanted: Mapping[TopicPartition, OffsetSpec],
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> dict[tuple[str, int], int]:
+    """Return the offsets by topic and partition, without those whose leader does not respond.
+
+    If one leader does not respond, librdkafka completes the futures of all at the timeout.  The
+    offset is then OFFSET_INVALID, without an error.
+    """
+    futures = admin.list_offsets({**wanted}, request_timeout=timeout_s) if wanted else {}
+    found = {}
+    for each, future in futures.items():
+        with suppress(KafkaException, TimeoutError):
+            offset = future.result(timeout_s + FUTURE_GRACE_S).offset
+            if offset != OFFSET_INVALID:
+                found[each.topic, each.partition] = offset
+    return found
 
 
 def clean_error(text: str) -> str:

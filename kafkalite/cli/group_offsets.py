@@ -32,6 +32,7 @@ from kafkalite.cli.clients import (
     ClusterClients,
     clean_error,
     kafka_errors_as_refusals,
+    listed_offsets,
 )
 from kafkalite.cli.command import print_stderr, printable
 from kafkalite.cli.reading import PartitionKey
@@ -134,14 +135,7 @@ class GroupOffsets:
             for topic, partition in topic_partitions
             if partition in self.topics.get(topic, ())
         }
-        found = {}
-        for each, future in (self.admin.list_offsets(requested) if requested else {}).items():
-            try:
-                offset = future.result(REQUEST_TIMEOUT_S).offset
-            except (KafkaException, TimeoutError):
-                continue
-            found[each.topic, each.partition] = offset
-        return found
+        return listed_offsets(self.admin, requested)
 
     def commit(self, group: str, offsets: Mapping[PartitionKey, int]) -> None:
         """Commit these offsets for the group."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Unpack
 
-from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import ElectionType, KafkaError, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     ClusterMetadata,
@@ -28,6 +28,7 @@ from kafkalite.cli.clients import (
     ConnectionArguments,
     clean_error,
     kafka_errors_as_refusals,
+    listed_offsets,
 )
 from kafkalite.cli.command import argument, columns, command, print_stderr, printable
 from kafkalite.cli.group_offsets import PartitionSelection, span
@@ -156,10 +157,9 @@ def rows_of(
     rows = []
     for key, partition in found.items():
         elr: EligibleReplicas | None = eligible.get(key)
-        lag = {
-            node_id: 0 if node_id == partition.leader else lags.get(node_id, {}).get(key)
-            for node_id in partition.replicas
-        }
+        lag = {node_id: lags.get(node_id, {}).get(key) for node_id in partition.replicas}
+        if key in ends:  # its leader responds
+            lag[partition.leader] = 0
         rows.append(
             ReplicaRow(
                 *key, partition.leader, list(partition.replicas), list(partition.isrs),
@@ -173,13 +173,7 @@ def rows_of(
 
 def end_offsets(admin: AdminClient, keys: Sequence[PartitionKey]) -> dict[PartitionKey, int]:
     """Return the ends of partitions, without those whose leader does not respond."""
-    wanted = {TopicPartition(*key): OffsetSpec.latest() for key in keys}
-    futures = admin.list_offsets(wanted, request_timeout=REQUEST_TIMEOUT_S) if wanted else {}
-    ends = {}
-    for each, future in futures.items():
-        with suppress(KafkaException, TimeoutError):
-            ends[each.topic, each.partition] = future.result(REQUEST_TIMEOUT_S).offset
-    return ends
+    return listed_offsets(admin, {TopicPartition(*key): OffsetSpec.latest() for key in keys})
 
 
 def lags_by_node(

@@ -26,7 +26,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import ClusterMetadata, ConsumerGroupDescription, OffsetSpec
 
 from kafkalite.cli.broker import local_broker
-from kafkalite.cli.clients import ClusterClients, clean_error
+from kafkalite.cli.clients import ClusterClients, clean_error, listed_offsets
 from kafkalite.cli.group_offsets import STATES
 from kafkalite.cli.native_groups import NativeGroups, state_of
 from kafkalite.cli.reading import PartitionKey
@@ -156,16 +156,7 @@ class ClusterSampler:
 
     def _ends(self, topic_partitions: Collection[PartitionKey]) -> dict[PartitionKey, int]:
         requested = {TopicPartition(*key): OffsetSpec.latest() for key in topic_partitions}
-        ends = {}
-        futures = (
-            self.admin.list_offsets(requested, request_timeout=REQUEST_TIMEOUT_S)
-            if requested
-            else {}
-        )
-        for each, future in futures.items():
-            with suppress(KafkaException, TimeoutError):  # no leader at present
-                ends[each.topic, each.partition] = future.result(REQUEST_TIMEOUT_S).offset
-        return ends
+        return listed_offsets(self.admin, requested, REQUEST_TIMEOUT_S)
 
     # -- groups ------------------------------------------------------------------------------
 
@@ -187,7 +178,7 @@ class ClusterSampler:
         names |= {name for name, each in listed.items() if each.type == SHARE}
         chosen = sorted(name for name in names if self.pattern in name)
         if found.errors:
-            left_out.append(f"groups of some nodes: {clean_error(found.errors[0].args[0].str())}")
+            left_out.append(f"groups of some nodes: {error_text(found.errors[0])}")
         if len(chosen) > GROUPS_MAX:
             left_out.append(f"{len(chosen) - GROUPS_MAX:,} groups, the last by name")
             chosen = chosen[:GROUPS_MAX]
@@ -333,8 +324,11 @@ def sizes_from_pages(pages: Iterable[Read]) -> dict[str, int]:
     return sizes
 
 
-def error_text(error: KafkaException | TimeoutError) -> str:
-    """Return an error message for a request that failed."""
+def error_text(error: KafkaError | KafkaException | TimeoutError) -> str:
+    """Return an error message for a request that failed.
+
+    The errors of single nodes in the result of list_consumer_groups are KafkaErrors.
+    """
     if isinstance(error, TimeoutError):
         return f"request timed out after {REQUEST_TIMEOUT_S:.0f} s"
-    return clean_error(error.args[0].str())
+    return clean_error((error if isinstance(error, KafkaError) else error.args[0]).str())

@@ -31,6 +31,7 @@ from kafkalite.cli.clients import (
     ConnectionArguments,
     clean_error,
     kafka_errors_as_refusals,
+    listed_offsets,
     settled,
 )
 from kafkalite.cli.command import (
@@ -63,6 +64,8 @@ from kafkalite.errors import Refusal
 NAMES = argument("names", nargs="+", metavar="TOPIC", type=printable, help="name of a topic")
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
 PARTITIONS_MAX = 100_000
+REPLICAS_MAX = 10_000
+"""Limit of librdkafka; the broker has a lower one, its number of workers."""
 """Limit of librdkafka."""
 
 
@@ -116,6 +119,10 @@ def create(
     """
     if partitions != -1 and not 1 <= partitions <= PARTITIONS_MAX:
         raise Refusal(f"-p {partitions}: the number of partitions must be 1 to {PARTITIONS_MAX:,}")
+    if replication_factor != -1 and not 1 <= replication_factor <= REPLICAS_MAX:
+        raise Refusal(
+            f"-r {replication_factor}: the number of replicas must be 1 to {REPLICAS_MAX:,}"
+        )
     cluster = ClusterClients(**connection)
     admin = cluster.connected_admin()
     config = with_minimum(configs, replication_factor)
@@ -462,19 +469,13 @@ def compaction_of(statuses: Mapping[int, dict[str, Any]], partition: int) -> dic
 
 
 def offsets(admin: AdminClient, topic: TopicDescription, spec: OffsetSpec) -> dict[int, int]:
-    """Return the requested offset by partition; None for a partition without a leader."""
+    """Return the requested offset by partition, without those whose leader does not respond."""
     requested = {
         TopicPartition(topic.name, partition.id): spec
         for partition in topic.partitions
         if partition.leader
     }
-    found = {}
-    for partition, future in (admin.list_offsets(requested) if requested else {}).items():
-        try:
-            found[partition.partition] = future.result().offset
-        except KafkaException:
-            continue
-    return found
+    return {index: offset for (_, index), offset in listed_offsets(admin, requested).items()}
 
 
 def configs_of(admin: AdminClient, name: str) -> dict[str, Any] | None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from types import SimpleNamespace
+
 import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from kafkalite.cli import clients
-from kafkalite.cli.clients import ClusterClients, StallWarning
+from kafkalite.cli.clients import ClusterClients, StallWarning, listed_offsets
 from kafkalite.errors import Refusal
 
 
@@ -46,3 +51,38 @@ def test_stall_of_an_unreachable_broker_is_not_reported(monkeypatch, capsys):
     for _ in range(3):
         stall_warning.check(1)
     assert capsys.readouterr().err == ""
+
+
+class OffsetsWithErrors:
+    """An admin client whose leader of partition 1 does not respond, and of 2 has moved."""
+
+    def list_offsets(self, wanted, *, request_timeout):
+        self.timeout_s = request_timeout
+        futures = {each: Future() for each in wanted}
+        for each, future in futures.items():
+            if each.partition == 2:
+                future.set_exception(KafkaException(KafkaError(6)))
+            else:
+                offset = OFFSET_INVALID if each.partition == 1 else 50
+                future.set_result(SimpleNamespace(offset=offset))
+        return futures
+
+
+def test_offsets_of_leaders_that_do_not_respond_are_left_out():
+    admin = OffsetsWithErrors()
+    wanted = {TopicPartition("t", index): OffsetSpec.latest() for index in range(3)}
+    assert listed_offsets(admin, wanted, 3.0) == {("t", 0): 50}
+    assert admin.timeout_s == 3.0
+    assert listed_offsets(admin, {}) == {}
+
+
+def test_offsets_are_awaited_longer_than_their_request():
+    class LateFuture(Future):
+        def result(self, timeout=None):
+            assert timeout > 3.0, "librdkafka completes all futures at the timeout"
+            return SimpleNamespace(offset=50)
+
+    admin = SimpleNamespace(list_offsets=lambda wanted, **_: dict.fromkeys(wanted, LateFuture()))
+    assert listed_offsets(admin, {TopicPartition("t", 0): OffsetSpec.latest()}, 3.0) == {
+        ("t", 0): 50
+    }

@@ -111,6 +111,19 @@ def test_row_without_leader_has_dashes_and_question_marks():
     assert replica.cells(row) == ["t", 0, "none", "1,2", "-", "1", None, "1:? 2:3"]
 
 
+def test_leader_that_does_not_respond_has_no_end_and_no_lag(monkeypatch):
+    monkeypatch.setattr(replica, "eligible_replicas", lambda *_: {})
+    monkeypatch.setattr(replica, "end_offsets", lambda *_: {("t", 1): 5})
+    monkeypatch.setattr(replica, "lags_by_node", lambda *_: {2: {("t", 0): 3}, 1: {("t", 1): 0}})
+    found = {
+        ("t", index): SimpleNamespace(leader=leader, replicas=[1, 2], isrs=[1, 2])
+        for index, leader in enumerate((1, 2))
+    }
+    silent, other = replica.rows_of(None, None, None, found)
+    assert (silent.end_offset, silent.lag) == (None, {1: None, 2: 3})
+    assert (other.end_offset, other.lag) == (5, {1: 0, 2: 0})
+
+
 def page(**counts):
     families = [Family(name, GAUGE, "", [({}, count)]) for name, count in counts.items()]
     return SimpleNamespace(node_id=0, families=families)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import OFFSET_INVALID, TopicPartition
 
+from kafkalite.cli.shell_tools import get_offsets
 from kafkalite.cli.shell_tools.configs import pairs as config_pairs
 from kafkalite.cli.shell_tools.consumer_groups import age, moment
+from kafkalite.cli.shell_tools.flags import ParsedFlags
 from kafkalite.cli.shell_tools.get_offsets import rule
 from kafkalite.cli.shell_tools.group_tables import members, state, table
 from kafkalite.cli.shell_tools.java_properties import pairs, translated
@@ -284,3 +287,17 @@ def test_members_of_group_in_migration_show_whether_they_are_upgraded():
     assert titles.split()[-1] == "UPGRADED"
     assert [row.split()[-1] for row in rows] == ["false", "true"]
     assert "UPGRADED" not in members(theirs, native, verbose=False)
+
+
+def test_partition_whose_leader_does_not_respond_is_skipped(monkeypatch, capsys):
+    topic_partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    futures = {each: Future() for each in topic_partitions}
+    for future, offset in zip(futures.values(), (OFFSET_INVALID, 5), strict=True):
+        future.set_result(SimpleNamespace(offset=offset))
+    admin = SimpleNamespace(list_offsets=lambda _: futures)
+    cluster = SimpleNamespace(connected_admin=lambda: admin)
+    monkeypatch.setattr(get_offsets, "brokers", lambda _: cluster)
+    monkeypatch.setattr(get_offsets, "partitions", lambda *_: topic_partitions)
+    assert get_offsets.run(ParsedFlags({"bootstrap-server": ["h:1"]})) == 1
+    skipped = "kafkalite: t-0 skipped: its leader did not respond\n"
+    assert capsys.readouterr() == ("t:1:5\n", skipped)

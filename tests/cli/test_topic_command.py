@@ -77,6 +77,9 @@ def test_invalid_topic_create_is_one_line(run):
     for words, sentence in [
         (("-p", "0"), "-p 0: the number of partitions must be 1 to 100,000"),
         (("-p", "1000000"), "-p 1000000: the number of partitions must be 1 to 100,000"),
+        (("-r", "0"), "-r 0: the number of replicas must be 1 to 10,000"),
+        (("-r", "-2"), "-r -2: the number of replicas must be 1 to 10,000"),
+        (("-r", "40000"), "-r 40000: the number of replicas must be 1 to 10,000"),
         (("-r", "9"), "Unable to replicate the partition 9 time(s)"),
         (("-c", "no.such.key=1"), "no.such.key"),
         (("-c", "retention.ms=soon"), "retention.ms"),

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import OFFSET_INVALID, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from kafkalite.cli.clients import settled
@@ -79,12 +79,17 @@ def run(options: ParsedFlags) -> int | None:
         if not topic_partitions:
             raise Refusal("no partition matches the flags")
         found, errors = settled(admin.list_offsets(dict.fromkeys(topic_partitions, spec)))
+    has_all = True
     for each in topic_partitions:
-        if each in errors:
-            print_stderr(f"kafkalite: {each.topic}-{each.partition} skipped: {errors[each].str()}")
+        reason = errors[each].str() if each in errors else None
+        if reason is None and found[each].offset == OFFSET_INVALID:
+            reason = "its leader did not respond"
+        if reason is not None:
+            has_all = False
+            print_stderr(f"kafkalite: {each.topic}-{each.partition} skipped: {reason}")
         elif found[each].offset != UNKNOWN:
             print(f"{each.topic}:{each.partition}:{found[each].offset}")
-    return 1 if errors else 0
+    return 0 if has_all else 1
 
 
 def partition_filter(options: ParsedFlags) -> Filter:
