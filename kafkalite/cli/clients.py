@@ -93,6 +93,9 @@ CONSUMER: dict[str, Any] = {
 }
 
 REQUEST_TIMEOUT_S = 5.0
+CHANGE_TIMEOUT_S = 30.0
+"""Timeout of requests that change the cluster: a kafkalite broker waits up to 5 s for nodes that do
+not apply a change, which holds in any case."""
 CREATION_TIMEOUT_S = 3.0
 FUTURE_GRACE_S = 1.0
 """Time after the timeout of a request in which librdkafka completes its futures."""

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 
 from kafkalite.cli import replica_move
 from kafkalite.cli.clients import (
+    CHANGE_TIMEOUT_S,
     CONNECTION,
     REQUEST_TIMEOUT_S,
     ClusterClients,
@@ -382,7 +383,7 @@ def move(
         key: None if to is None else replica_move.rotated(to, number)
         for number, key in enumerate(dict.fromkeys(keys))
     }
-    outcomes = replica_move.moved(WireClient(cluster), wanted, timeout)
+    outcomes = replica_move.moved(WireClient(cluster, CHANGE_TIMEOUT_S), wanted, timeout)
     if as_json:
         print(json.dumps(outcomes))
     else:

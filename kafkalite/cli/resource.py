@@ -16,7 +16,12 @@ from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from kafkalite.cli.clients import REQUEST_TIMEOUT_S, ClusterClients, kafka_errors_as_refusals
+from kafkalite.cli.clients import (
+    CHANGE_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    ClusterClients,
+    kafka_errors_as_refusals,
+)
 from kafkalite.cli.command import nearest, warn
 from kafkalite.cli.wire import WireClient
 from kafkalite.client.net.topology import Address
@@ -171,9 +176,9 @@ class ResourceConfigs:
         for key, operation, value in changes:
             entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType(operation))
             requested.add_incremental_config(entry)
-        with refusals_for(resource):
+        with refusals_for(resource, CHANGE_TIMEOUT_S):
             futures = self.admin.incremental_alter_configs([requested], validate_only=dry_run)
-            futures[requested].result(REQUEST_TIMEOUT_S)
+            futures[requested].result(CHANGE_TIMEOUT_S)
 
     def _change_by_wire(
         self,
@@ -193,7 +198,8 @@ class ResourceConfigs:
         }
         request = {"resources": [requested_resource], "validate_only": dry_run}
         with refusals_for(resource):
-            response = WireClient(self.cluster).request(INCREMENTAL_ALTER_CONFIGS, request, at)
+            wire = WireClient(self.cluster, CHANGE_TIMEOUT_S)
+            response = wire.request(INCREMENTAL_ALTER_CONFIGS, request, at)
             for result in response.responses:
                 raise_for(result.error_code, result.error_message)
 
@@ -224,7 +230,9 @@ class ResourceConfigs:
 
 
 @contextmanager
-def refusals_for(resource: ResourceName) -> Iterator[None]:
+def refusals_for(
+    resource: ResourceName, timeout_s: float = REQUEST_TIMEOUT_S
+) -> Iterator[None]:
     """Turn an error or a timeout into a Refusal that names the resource."""
     try:
         with kafka_errors_as_refusals():
@@ -232,7 +240,7 @@ def refusals_for(resource: ResourceName) -> Iterator[None]:
     except (Refusal, KafkaError) as error:
         raise Refusal(f"{resource}: {str(error).rstrip('.')}") from None
     except TimeoutError:
-        raise Refusal(f"{resource}: request timed out after {REQUEST_TIMEOUT_S:.0f} s") from None
+        raise Refusal(f"{resource}: request timed out after {timeout_s:.0f} s") from None
 
 
 def entry_of(found: Any) -> DescribedValue:

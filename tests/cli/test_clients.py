@@ -9,8 +9,16 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from kafkalite.cli import clients
-from kafkalite.cli.clients import ClusterClients, StallWarning, listed_offsets
+from kafkalite.broker.controller.worker_manager import APPLY_WAIT_MS_MAX
+from kafkalite.cli import clients, replica, replica_move
+from kafkalite.cli.clients import (
+    CHANGE_TIMEOUT_S,
+    ClusterClients,
+    ConnectionArguments,
+    StallWarning,
+    listed_offsets,
+)
+from kafkalite.cli.resource import ResourceConfigs, ResourceName, ValueChange
 from kafkalite.errors import Refusal
 
 
@@ -86,3 +94,27 @@ def test_offsets_are_awaited_longer_than_their_request():
     assert listed_offsets(admin, {TopicPartition("t", 0): OffsetSpec.latest()}, 3.0) == {
         ("t", 0): 50
     }
+
+
+def test_change_is_awaited_longer_than_nodes_that_do_not_apply_it(monkeypatch):
+    assert CHANGE_TIMEOUT_S * 1000 > 2 * APPLY_WAIT_MS_MAX
+    waits = []
+
+    def moved(wire, *_):
+        waits.append(wire.timeout_s)
+        return []
+
+    monkeypatch.setattr(replica_move, "moved", moved)
+    no_topics = SimpleNamespace(topics={})
+    cluster = SimpleNamespace(connected_admin=lambda: None, metadata=lambda _: no_topics)
+    monkeypatch.setattr(replica, "ClusterClients", lambda **_: cluster)
+    connection = ConnectionArguments(bootstrap="h:1", profile=None, properties=())
+    replica.move([("t", [0])], (1,), False, None, True, **connection)
+
+    done = SimpleNamespace(result=waits.append)
+    configs = ResourceConfigs.__new__(ResourceConfigs)
+    configs.admin = SimpleNamespace(
+        incremental_alter_configs=lambda asked, **_: dict.fromkeys(asked, done)
+    )
+    configs._change(ResourceName("topic", "t"), [ValueChange("retention.ms", 0, "1")], False)
+    assert waits == [CHANGE_TIMEOUT_S] * 2
