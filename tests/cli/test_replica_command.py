@@ -70,6 +70,12 @@ def test_partition_that_does_not_exist_fails(command):
     assert elected.out.startswith("t:7 failed: ")
 
 
+@pytest.mark.parametrize("words", [("--to", "1"), ("--cancel",)], ids=["to", "cancel"])
+def test_move_of_a_partition_that_does_not_exist_fails(command, words):
+    moved = command("replica", "move", "t:7", *words)
+    assert (moved.code, moved.out) == (1, "t:7 failed: Partition t-7 does not exist\n")
+
+
 @pytest.mark.parametrize("verb", ["list", "elect"])
 def test_topic_that_does_not_exist_is_refused(command, verb):
     refused = command("replica", verb, "nosuch")
@@ -193,7 +199,12 @@ def test_move_without_a_wait_is_in_progress_or_complete(command, single):
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (["--to", "1,9"], 1, "single:0 failed: "),
+        (
+            ["--to", "1,9"],
+            1,
+            "single:0 failed: Node 9 in the replica list does not exist or takes no partitions;"
+            " choose among 1, 2, 3\n",
+        ),
         (["--to", "1,1"], 1, "single:0 failed: "),
         (["--cancel"], 1, "single:0 failed: "),
     ],

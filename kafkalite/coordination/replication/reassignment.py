@@ -69,8 +69,10 @@ def reassign_all(
     for (name, index), target in targets.items():
         topic = image.topics.get(name)
         try:
-            if topic is None or index not in topic.partitions:
-                raise UnknownTopicOrPartition()
+            if topic is None:
+                raise UnknownTopicOrPartition(f"Topic {name} does not exist.")
+            if index not in topic.partitions:
+                raise UnknownTopicOrPartition(f"Partition {name}-{index} does not exist.")
             if target is not None and (topic.internal or topic.dedicated):
                 raise InvalidReplicaAssignment(
                     f"Partition {name}-{index} has one replica at one place: its topic is internal"
@@ -172,7 +174,8 @@ def _check_target(
     unknown = sorted(set(target) - {*image.placeable, *partition.replicas})
     if unknown:
         raise InvalidReplicaAssignment(
-            f"Node {unknown[0]} in the replica list does not exist or takes no partitions."
+            f"Node {unknown[0]} in the replica list does not exist or takes no partitions; choose"
+            f" among {', '.join(map(str, image.placeable))}."
         )
     factor = partition.original_factor
     if not may_change_factor and len(target) != factor:
