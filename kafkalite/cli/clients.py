@@ -314,6 +314,14 @@ def clean_error(text: str) -> str:
     return re.sub(prefixes, "", text)
 
 
+def node_error(error: KafkaError | KafkaException) -> str:
+    """Return the text of a node's error in a result of librdkafka.
+
+    It is declared as a KafkaException, and is a KafkaError.
+    """
+    return clean_error((error if isinstance(error, KafkaError) else error.args[0]).str())
+
+
 @contextmanager
 def kafka_errors_as_refusals() -> Iterator[None]:
     """Turn an error of librdkafka into a Refusal with its text."""

@@ -20,6 +20,7 @@ from kafkalite.cli.clients import (
     ClusterClients,
     ConnectionArguments,
     kafka_errors_as_refusals,
+    node_error,
     settled,
 )
 from kafkalite.cli.command import UsageError, argument, columns, command, print_stderr, printable
@@ -100,9 +101,14 @@ def list_groups(
     groups: list[dict[str, Any]] = []
     errors: list[str] = []
     admin = cluster.connected_admin()
-    newer = NativeGroups(cluster).listed()
+    newer: Mapping[str, GroupListing] = {}
+    try:
+        newer = NativeGroups(cluster).listed()
+    except Refusal as refusal:
+        errors.append(str(refusal))
     if type != "share":
-        groups, errors = listed(admin, TYPES[type] if type else None, newer)
+        groups, others = listed(admin, TYPES[type] if type else None, newer)
+        errors += others
     if type in (None, "share"):
         groups += [
             {"name": each.group_id, "state": each.state, "type": each.type, "simple": False}
@@ -149,7 +155,7 @@ def listed(
         }
         for group in found.valid
     ]
-    return groups, [error.args[0].str() for error in found.errors]
+    return groups, [node_error(error) for error in found.errors]
 
 
 @command(NAMES, JSON, *CONNECTION)

@@ -26,7 +26,13 @@ from confluent_kafka import (
 from confluent_kafka.admin import ClusterMetadata, ConsumerGroupDescription, OffsetSpec
 
 from kafkalite.cli.broker import local_broker
-from kafkalite.cli.clients import ClusterClients, clean_error, listed_offsets
+from kafkalite.cli.clients import (
+    FUTURE_GRACE_S,
+    ClusterClients,
+    clean_error,
+    listed_offsets,
+    node_error,
+)
 from kafkalite.cli.group_offsets import STATES
 from kafkalite.cli.native_groups import NativeGroups, state_of
 from kafkalite.cli.reading import PartitionKey
@@ -39,6 +45,9 @@ from kafkalite.process.status.ready import Ready
 from kafkalite.protocol.schemas.topics import DESCRIBE_LOG_DIRS
 
 REQUEST_TIMEOUT_S = 2.0
+RESULT_WAIT_S = REQUEST_TIMEOUT_S + FUTURE_GRACE_S
+"""Wait for a result of librdkafka: if one node does not respond, that of the others comes with the
+timeout of its request."""
 GROUPS_MAX = 500
 """Limit of the groups in a sample, since each needs a request of its own."""
 UNREACHABLE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
@@ -164,7 +173,7 @@ class ClusterSampler:
         """Return the selected groups whose coordinators respond."""
         try:
             found = self.admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result(
-                REQUEST_TIMEOUT_S
+                RESULT_WAIT_S
             )
         except (KafkaException, TimeoutError) as error:
             left_out.append(f"groups: {error_text(error)}")
@@ -178,7 +187,7 @@ class ClusterSampler:
         names |= {name for name, each in listed.items() if each.type == SHARE}
         chosen = sorted(name for name in names if self.pattern in name)
         if found.errors:
-            left_out.append(f"groups of some nodes: {error_text(found.errors[0])}")
+            left_out.append(f"groups of some nodes: {node_error(found.errors[0])}")
         if len(chosen) > GROUPS_MAX:
             left_out.append(f"{len(chosen) - GROUPS_MAX:,} groups, the last by name")
             chosen = chosen[:GROUPS_MAX]
@@ -206,7 +215,7 @@ class ClusterSampler:
             with suppress(KafkaException, TimeoutError):  # deleted in the meantime
                 committed = {
                     (each.topic, each.partition): each.offset
-                    for each in future.result(REQUEST_TIMEOUT_S).topic_partitions
+                    for each in future.result(RESULT_WAIT_S).topic_partitions
                     if each.error is None and each.offset >= 0
                 }
             state = state_of(listed.get(each.group_id)) or STATES[each.state]
@@ -228,7 +237,7 @@ class ClusterSampler:
         futures = self.admin.describe_consumer_groups(names, request_timeout=REQUEST_TIMEOUT_S)
         for future in futures.values():
             try:
-                found = future.result(REQUEST_TIMEOUT_S)
+                found = future.result(RESULT_WAIT_S)
             except (KafkaException, TimeoutError) as error:
                 errors.append(error_text(error))
                 continue
@@ -324,11 +333,8 @@ def sizes_from_pages(pages: Iterable[Read]) -> dict[str, int]:
     return sizes
 
 
-def error_text(error: KafkaError | KafkaException | TimeoutError) -> str:
-    """Return an error message for a request that failed.
-
-    The errors of single nodes in the result of list_consumer_groups are KafkaErrors.
-    """
+def error_text(error: KafkaException | TimeoutError) -> str:
+    """Return an error message for a request that failed."""
     if isinstance(error, TimeoutError):
         return f"request timed out after {REQUEST_TIMEOUT_S:.0f} s"
-    return clean_error((error if isinstance(error, KafkaError) else error.args[0]).str())
+    return clean_error(error.args[0].str())

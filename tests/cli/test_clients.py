@@ -17,6 +17,7 @@ from kafkalite.cli.clients import (
     ConnectionArguments,
     StallWarning,
     listed_offsets,
+    node_error,
 )
 from kafkalite.cli.resource import ResourceConfigs, ResourceName, ValueChange
 from kafkalite.errors import Refusal
@@ -118,3 +119,8 @@ def test_change_is_awaited_longer_than_nodes_that_do_not_apply_it(monkeypatch):
     )
     configs._change(ResourceName("topic", "t"), [ValueChange("retention.ms", 0, "1")], False)
     assert waits == [CHANGE_TIMEOUT_S] * 2
+
+
+@pytest.mark.parametrize("kind", [lambda error: error, KafkaException], ids=["error", "exception"])
+def test_error_of_a_node_is_read_from_both_types(kind):
+    assert node_error(kind(KafkaError(6, "Broker: moved"))) == "moved"

@@ -5,10 +5,21 @@ from __future__ import annotations
 import io
 import itertools
 import os
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupType,
+    KafkaError,
+    Producer,
+    TopicPartition,
+)
 
+from kafkalite.cli import group as group_command
+from kafkalite.cli.clients import ConnectionArguments
 from kafkalite.cli.group_offsets import PartitionSelection, read_offsets, span
 from kafkalite.cli.membership import format_partitions
 from kafkalite.errors import Refusal
@@ -349,3 +360,27 @@ def test_partition_ranges_are_written_and_parsed():
     assert span("a:0-2,5,7-8") == PartitionSelection("a", (0, 1, 2, 5, 7, 8))
     assert span("a") == PartitionSelection("a", None)
     assert format_partitions({}) == ""
+
+
+def test_groups_of_other_nodes_are_listed_if_one_does_not_respond(monkeypatch, capsys):
+    class SilentNode:
+        def __init__(self, cluster):
+            pass
+
+        def listed(self):
+            raise Refusal("h:2 did not respond in time")
+
+    group = SimpleNamespace(
+        group_id="g", state=ConsumerGroupState.EMPTY, type=ConsumerGroupType.CLASSIC,
+        is_simple_consumer_group=False,
+    )  # fmt: skip
+    found: Future[SimpleNamespace] = Future()
+    found.set_result(SimpleNamespace(valid=[group], errors=[KafkaError(-185)]))
+    admin = SimpleNamespace(list_consumer_groups=lambda **_: found)
+    cluster = SimpleNamespace(connected_admin=lambda: admin)
+    monkeypatch.setattr(group_command, "ClusterClients", lambda **_: cluster)
+    monkeypatch.setattr(group_command, "NativeGroups", SilentNode)
+    connection = ConnectionArguments(bootstrap="h:1", profile=None, properties=())
+    with pytest.raises(Refusal, match="incomplete, a node did not respond: h:2 did not respond"):
+        group_command.list_groups("", None, None, True, False, **connection)
+    assert capsys.readouterr().out == "g\n"

@@ -7,16 +7,20 @@ from types import SimpleNamespace
 
 from confluent_kafka import KafkaError
 
-from kafkalite.cli.top_sampling import ClusterSampler
+from kafkalite.cli.top_sampling import REQUEST_TIMEOUT_S, ClusterSampler
 
 
 def test_node_that_does_not_list_its_groups_is_named():
     errors = [KafkaError(KafkaError._TIMED_OUT, "ListGroups timed out")]
-    found: Future[SimpleNamespace] = Future()
-    found.set_result(SimpleNamespace(valid=[], errors=errors))
+
+    class LateFuture(Future):
+        def result(self, timeout=None):
+            assert timeout > REQUEST_TIMEOUT_S, "it completes at the timeout of the request"
+            return SimpleNamespace(valid=[], errors=errors)
+
     sampler = ClusterSampler.__new__(ClusterSampler)
     sampler.pattern = ""
-    sampler.admin = SimpleNamespace(list_consumer_groups=lambda **_: found)
+    sampler.admin = SimpleNamespace(list_consumer_groups=lambda **_: LateFuture())
     sampler.newer = SimpleNamespace(listed=dict)
     left_out = []
     assert sampler._groups(left_out) == {}

@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
-from confluent_kafka import ConsumerGroupType, KafkaException
+from confluent_kafka import ConsumerGroupType
 from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
 from kafkalite.cli import start_position
-from kafkalite.cli.clients import REQUEST_TIMEOUT_S, clean_error, settled
+from kafkalite.cli.clients import REQUEST_TIMEOUT_S, clean_error, node_error, settled
 from kafkalite.cli.command import print_stderr, warn
 from kafkalite.cli.group_offsets import (
     STATE_NAMES,
@@ -213,7 +213,7 @@ def every(groups: GroupOffsets) -> list[tuple[str, str, str]]:
     """Return all groups of the cluster: name, type, state."""
     found = groups.admin.list_consumer_groups().result()
     for error in found.errors:
-        raise KafkaException(error.args[0])
+        raise Refusal(node_error(error))
     newer = NativeGroups(groups.cluster).listed()
     return sorted(
         (
