@@ -151,8 +151,12 @@ def test_only_supported_value_is_accepted():
 
 
 @pytest.mark.parametrize(
-    "name", ["process.roles", "zookeeper.connect", "num.io.threads", "broker.id", "ssl.protocol"]
-)
+    "name",
+    [
+        "process.roles", "zookeeper.connect", "num.io.threads", "broker.id", "ssl.protocol",
+        "leader.replication.throttled.rate", "follower.replication.throttled.rate",
+    ],
+)  # fmt: skip
 def test_unsupported_kafka_key_is_rejected_with_reason(name):
     with pytest.raises(InvalidConfig, match=f"{name} is not supported: "):
         Settings.broker({name: "1"})
