@@ -52,6 +52,8 @@ NodeReport = dict[str, Any]
 def list_nodes(data: Path | None, as_json: bool) -> None:
     """List the nodes with address, state, number of partitions and size.
 
+    PARTITIONS are those that the node leads, and SIZE is theirs; REPLICAS has followed ones, too.
+
     Examples:
       kafkalite node list
       kafkalite node list --json --data /tmp/try
@@ -109,7 +111,7 @@ def remove(node: int, data: Path | None, as_json: bool) -> None:
                 f"node {node} is dedicated to one partition; delete its topic to remove the node"
             )
         moves = []
-        if worker["led_count"] or not worker["draining"]:
+        if replica_count(worker) or not worker["draining"]:
             report = client.request("drain", node)
             moves = report["moves"]
             client.follow(report)
@@ -120,7 +122,7 @@ def remove(node: int, data: Path | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"node": node, "removed": True, "moves": moves}))
     else:
-        print(f"node {node} removed, {partitions(len(moves))} moved away")
+        print(f"node {node} removed, {replicas(replica_count(worker))} moved away")
 
 
 @command(
@@ -139,7 +141,7 @@ def drain(node: int, undo: bool, data: Path | None, as_json: bool) -> None:
       kafkalite node drain 2 --undo && kafkalite node rebalance
     """
     with supervisor(data) as client:
-        client.worker(node)
+        moved = replica_count(client.worker(node))
         report = client.request("undrain" if undo else "drain", node)
         if not undo:
             client.follow(report)
@@ -148,7 +150,7 @@ def drain(node: int, undo: bool, data: Path | None, as_json: bool) -> None:
     elif undo:
         print(f"node {node} accepts partitions again")
     else:
-        print(f"node {node} drained, {partitions(len(report['moves']))} moved away")
+        print(f"node {node} drained, {replicas(moved)} moved away")
 
 
 @command(
@@ -380,13 +382,16 @@ def json_fields(node: NodeFields) -> dict[str, Any]:
         "port": node["port"],
         "pid": node["pid"],
         "partitions": node["led_count"],
+        "replicas": replica_count(node),
         "size": node["size"],
         "draining": node["draining"],
     }
 
 
 def table(nodes: list[NodeFields]) -> str:
-    titles = ["NODE", "ROLE", "STATE", "ADDRESS", "PID", "PARTITIONS", "SIZE", "DRAINING"]
+    titles = [
+        "NODE", "ROLE", "STATE", "ADDRESS", "PID", "PARTITIONS", "REPLICAS", "SIZE", "DRAINING",
+    ]  # fmt: skip
     rows = [
         [
             node["node_id"],
@@ -395,12 +400,22 @@ def table(nodes: list[NodeFields]) -> str:
             address(node),
             node["pid"] if node["pid"] > 0 else None,
             node["led_count"],
+            replica_count(node),
             format_size(node["size"]),
             "yes" if node["draining"] else None,
         ]
         for node in nodes
     ]
     return columns(titles, rows)
+
+
+def replica_count(node: NodeFields) -> int:
+    """Return the number of replicas on a node, those that lead included.
+
+    The supervisor of an earlier version reports only those that lead.
+    """
+    count: int = max(node["replica_count"] or 0, node["led_count"])
+    return count
 
 
 def address(node: NodeFields) -> str | None:
@@ -424,3 +439,7 @@ def stall_reason(report: NodeReport) -> str:
 
 def partitions(count: int) -> str:
     return f"{count:,} partition{'' if count == 1 else 's'}"
+
+
+def replicas(count: int) -> str:
+    return f"{count:,} replica{'' if count == 1 else 's'}"

@@ -179,14 +179,15 @@ def ordered(directory, capsys):
 
 
 def test_node_list_shows_each_node(supervisor, ordered):
+    supervisor.nodes[1]["replica_count"] = 5
     supervisor.nodes[2].update(draining=True, state="backoff", port=0, pid=0)
     code, out, err = ordered("list")
     assert (code, err) == (0, "")
     titles, first, second, third = (line.split() for line in out.splitlines())
     assert titles[:4] == ["NODE", "ROLE", "STATE", "ADDRESS"]
-    assert first == ["0", "supervisor", "ready", "127.0.0.1:9092", "100", "0", "0", "B", "-"]
-    assert second == ["1", "worker", "ready", "127.0.0.1:9093", "101", "3", "3.0", "MiB", "-"]
-    assert third == ["2", "worker", "backoff", "-", "-", "2", "2.0", "MiB", "yes"]
+    assert first == ["0", "supervisor", "ready", "127.0.0.1:9092", "100", "0", "0", "0", "B", "-"]
+    assert second == ["1", "worker", "ready", "127.0.0.1:9093", "101", "3", "5", "3.0", "MiB", "-"]
+    assert third == ["2", "worker", "backoff", "-", "-", "2", "2", "2.0", "MiB", "yes"]
 
 
 def test_node_list_shows_partitions_still_to_move(supervisor, ordered):
@@ -198,7 +199,8 @@ def test_node_list_shows_partitions_still_to_move(supervisor, ordered):
 
 
 def test_drain_waits_until_all_partitions_moved(supervisor, ordered):
-    assert ordered("drain", "1") == (0, "node 1 drained, 3 partitions moved away\n", "")
+    supervisor.nodes[1]["replica_count"] = 5
+    assert ordered("drain", "1") == (0, "node 1 drained, 5 replicas moved away\n", "")
     assert supervisor.left == 0
     assert supervisor.orders[:2] == [("list", -1, False), ("drain", 1, False)]
     assert len(supervisor.orders) == 2 + 3
@@ -214,7 +216,7 @@ def test_drain_undo_does_not_wait_for_moves(supervisor, ordered):
 
 def test_remove_drains_the_node_first(supervisor, ordered):
     code, out, _ = ordered("remove", "2")
-    assert (code, out) == (0, "node 2 removed, 2 partitions moved away\n")
+    assert (code, out) == (0, "node 2 removed, 2 replicas moved away\n")
     verbs = [verb for verb, _, _ in supervisor.orders]
     assert verbs == ["list", "drain", "list", "list", "remove", "list"]
     assert 2 not in supervisor.nodes
@@ -224,6 +226,12 @@ def test_remove_of_a_drained_node_does_not_drain_it(supervisor, ordered):
     supervisor.nodes[2].update(draining=True, led_count=0)
     assert ordered("remove", "2", "--json")[1] == '{"node": 2, "removed": true, "moves": []}\n'
     assert "drain" not in [verb for verb, _, _ in supervisor.orders]
+
+
+def test_remove_of_a_drained_node_waits_for_its_followed_replicas(supervisor, ordered):
+    supervisor.nodes[2].update(draining=True, led_count=0, replica_count=1)
+    assert ordered("remove", "2")[:2] == (0, "node 2 removed, 1 replica moved away\n")
+    assert "drain" in [verb for verb, _, _ in supervisor.orders]
 
 
 def test_add_waits_until_the_node_is_ready(supervisor, ordered):

@@ -101,6 +101,20 @@ def test_status_counts_partitions_that_need_attention(command, replicated):
     assert "replicas" not in command("status", "--data", str(replicated.data)).out
 
 
+def test_node_list_counts_followed_replicas(command, replicated):
+    before, after = (
+        {each["id"]: each["replicas"] for each in nodes_listed(command, replicated, name)}
+        for name in (None, "counted")
+    )
+    assert {node: after[node] - before[node] for node in (1, 2, 3)} == {1: 4, 2: 4, 3: 4}
+
+
+def nodes_listed(command, broker: Broker, topic: str | None) -> list[dict]:
+    if topic is not None:
+        command("topic", "create", topic, "-p", "4", "--replicas", "3")
+    return command("node", "list", "--json", "--data", str(broker.data)).json["nodes"]
+
+
 def test_outcome_of_an_election_that_is_not_needed_is_no_failure():
     assert replica.outcome(KafkaError(ElectionNotNeeded.code))["outcome"] == "not needed"
     assert replica.outcome(KafkaError(80))["outcome"] == "failed"

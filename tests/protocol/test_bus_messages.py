@@ -76,6 +76,7 @@ MESSAGES = {
                 "led_count": 2,
                 "size": 5,
                 "draining": True,
+                "replica_count": 4,
             }
         ],
         moves=[{"topic": "t", "partition": 0, "from_node": 2, "to_node": 1}],

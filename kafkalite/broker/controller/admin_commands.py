@@ -169,6 +169,7 @@ class AdminCommands:
             "led_count": self._controller.image.led_count(node.node_id),
             "size": worker.size if worker is not None else 0,
             "draining": node.draining,
+            "replica_count": self._controller.image.replica_count(node.node_id),
         }
 
     def _role(self, node: NodeImage) -> str:

@@ -406,6 +406,7 @@ NODE_REPORT = MESSAGES.declare(
                 led_count=Int32(),
                 size=Int64(),
                 draining=Bool(),
+                replica_count=Int32(tag=0),
             )
         ),
         moves=Array(
