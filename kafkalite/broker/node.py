@@ -34,7 +34,6 @@ from kafkalite.broker.replica.batch_appends import BatchAppends
 from kafkalite.broker.replica.batch_opener import BatchOpener
 from kafkalite.broker.replica.epoch_renewals import EpochRenewals
 from kafkalite.broker.replica.fetch_sessions import FetchSessions
-from kafkalite.broker.replica.follower_sessions import FollowerSessions
 from kafkalite.broker.replica.late_transactions import LateTransactions
 from kafkalite.broker.replica.marker_writer import MarkerWriter
 from kafkalite.broker.replica.node_replication import NodeReplication
@@ -116,7 +115,6 @@ class Node:
         self.replicas.on_led_count = self._reserve_descriptors
         slots = self.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS]
         self.fetch_sessions = FetchSessions(slots, clock)
-        self.follower_sessions = FollowerSessions(self.replicas, reactor, clock)
         self._add_coordinators()
         self.telemetry = ClientTelemetry(clock)
         self.dispatcher = Dispatcher(self)
@@ -179,6 +177,7 @@ class Node:
             self.metadata, self.controller, self.logs, self.replicas, self.reactor, self.flusher,
             lambda: self.settings, self._connect_to,
         )  # fmt: skip
+        self.follower_sessions = self.replication.follower_sessions
         self.replication.followed.on_count = self._reserve_descriptors
         self.reconciler = Reconciler(
             self.metadata, self.logs, self.replicas, self.replication.roles, self.renewals,
@@ -349,6 +348,7 @@ class Node:
         """Apply settings to the components that hold copies of their values."""
         self.reactor.reconfigure(reactor_limits(settings))
         self.logs.reconfigure(settings)
+        self.replication.apply_settings(settings)
         self.fetch_sessions.resize(settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS])
         self.late_transactions.timeout_max_ms = settings[TRANSACTION_MAX_TIMEOUT_MS]
         self.replicas.verifies_transactions = settings[TRANSACTION_PARTITION_VERIFICATION_ENABLE]

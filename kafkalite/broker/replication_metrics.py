@@ -103,10 +103,14 @@ def replication_families(node: Node) -> Iterator[Family]:
         "kafkalite_replica_fetch_failures_total", COUNTER,
         "Fetches of followed partitions that failed and are retried.", followed.failures,
     )  # fmt: skip
+    yield from _traffic(node)
+
+
+def _traffic(node: Node) -> Iterator[Family]:
     topics = node.replicas.traffic.values()
     bytes_out = sum(each.replication_bytes_out for each in topics)
     for name, help_text, size in (
-        ("in", "Bytes fetched by this node as a follower.", followed.bytes_in),
+        ("in", "Bytes fetched by this node as a follower.", node.replication.followed.bytes_in),
         (
             "out",
             "Bytes fetched by followers.",
@@ -115,6 +119,14 @@ def replication_families(node: Node) -> Iterator[Family]:
     ):
         name = f"kafka_server_brokertopicmetrics_replicationbytes{name}_total"
         yield _one(name, COUNTER, help_text, size)
+    for side, quota in (
+        ("leader", node.replication.leader_quota),
+        ("follower", node.replication.follower_quota),
+    ):
+        yield _one(
+            f"kafka_server_{side}replication_byte_rate", GAUGE,
+            f"Bytes per second of throttled replicas of this node as a {side}.", quota.byte_rate,
+        )  # fmt: skip
 
 
 def _one(name: str, kind: str, help_text: str, value: float) -> Family:

@@ -4,12 +4,13 @@ Defaults that differ from Kafka's: `replica.lag.time.max.ms` is 10000, `replica.
 100 and `leader.imbalance.check.interval.seconds` 5, since all nodes are processes of one host.
 
 Left out: `num.replica.fetchers` and the sizes of sockets, since a node fetches in its event loop,
-over sockets of the host; limits of the rate; `replica.selector.class`.
+over sockets of the host; `replica.alter.log.dirs.io.max.bytes.per.second`, since a node has one log
+directory; `replica.selector.class`.
 """
 
 from __future__ import annotations
 
-from kafkalite.config.key import Scope, Type, at_least
+from kafkalite.config.key import Scope, Type, UpdateMode, at_least
 
 REPLICATION = Scope("broker")
 
@@ -67,4 +68,34 @@ LEADER_IMBALANCE_PER_BROKER_PERCENTAGE = REPLICATION.declare(
     """Share of the partitions with a preferred leader, in percent, that it may not lead before
     preferred leaders are elected.""",
     check=at_least(0),
+)
+
+# Throttles (KIP-73).
+
+RATE_MAX = (1 << 63) - 1
+"""The default of the rates: no limit."""
+
+LEADER_REPLICATION_THROTTLED_RATE = REPLICATION.declare(
+    "leader.replication.throttled.rate", Type.LONG, RATE_MAX,
+    """Maximum rate, in bytes per second, at which a node sends records to followers that are not in
+    sync, of the partitions whose leader.replication.throttled.replicas name it.""",
+    check=at_least(0),
+    update=UpdateMode.CLUSTER_WIDE,
+)
+FOLLOWER_REPLICATION_THROTTLED_RATE = REPLICATION.declare(
+    "follower.replication.throttled.rate", Type.LONG, RATE_MAX,
+    """Maximum rate, in bytes per second, at which a node fetches records of partitions of which it
+    is a replica that is not in sync, if their follower.replication.throttled.replicas name it.""",
+    check=at_least(0),
+    update=UpdateMode.CLUSTER_WIDE,
+)
+REPLICATION_QUOTA_WINDOW_NUM = REPLICATION.declare(
+    "replication.quota.window.num", Type.INT, 11,
+    """Number of samples from which the rates of throttled replication are computed.""",
+    check=at_least(1),
+)
+REPLICATION_QUOTA_WINDOW_SIZE_SECONDS = REPLICATION.declare(
+    "replication.quota.window.size.seconds", Type.INT, 1,
+    """Duration of each of these samples.""",
+    check=at_least(1),
 )

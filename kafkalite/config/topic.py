@@ -12,6 +12,7 @@ Left out: `internal.segment.bytes`; the minimum size of a segment is 1 MiB, as i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from kafkalite.config.key import (
@@ -242,15 +243,26 @@ UNCLEAN_LEADER_ELECTION_ENABLE = TOPIC.declare(
     These records are then lost.""",
     overrides="unclean.leader.election.enable",
 )
-LEADER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
-    "leader.replication.throttled.replicas", Type.LIST, (),
-    """Replicas to which their leaders send at a limited rate.""",
-    check=OnlyValue((), "replication has no limited rate in this version"),
+ALL_REPLICAS = "*"
+THROTTLED_REPLICA = re.compile("([0-9]{1,10}:[0-9]{1,10})?")
+THROTTLED_REPLICAS: Check[tuple[str, ...]] = Check(
+    # Kafka's words.
+    "the literal '*' or a list of replicas in the following format:"
+    " [partitionId:brokerId],[partitionId:brokerId],...",
+    lambda entries: entries == (ALL_REPLICAS,) or all(map(THROTTLED_REPLICA.fullmatch, entries)),
 )
-FOLLOWER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
+LEADER_REPLICATION_THROTTLED_REPLICAS: ConfigKey[tuple[str, ...]] = TOPIC.declare(
+    "leader.replication.throttled.replicas", Type.LIST, (),
+    """Replicas that send records to followers at a limited rate
+    (leader.replication.throttled.rate) while they lead: PARTITION:NODE, or * for all.""",
+    check=THROTTLED_REPLICAS,
+)
+FOLLOWER_REPLICATION_THROTTLED_REPLICAS: ConfigKey[tuple[str, ...]] = TOPIC.declare(
     "follower.replication.throttled.replicas", Type.LIST, (),
-    """Replicas that fetch from their leaders at a limited rate.""",
-    check=OnlyValue((), "replication has no limited rate in this version"),
+    """Replicas that fetch records from their leaders at a limited rate
+    (follower.replication.throttled.rate) while they are not in sync: PARTITION:NODE, or * for
+    all.""",
+    check=THROTTLED_REPLICAS,
 )
 
 # Share groups.

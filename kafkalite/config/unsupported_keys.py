@@ -16,10 +16,7 @@ UNSUPPORTED_KEYS: dict[tuple[str, ...], str] = {
         "a node serves all its connections in one event loop; remove the line"
     ),
     ("replica.selector.class",): "all nodes are on one host; remove the line",
-    (
-        "leader.replication.throttled.rate", "follower.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    ): "replication has no limited rate in this version; remove the line",
+    ("replica.alter.log.dirs.",): "a node has one log directory; remove the line",
     ("num.replica.", "replica."): (
         "a node fetches from other nodes in its event loop, over sockets of the host; remove the"
         " line"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkalite.broker.replica.replica_fetch import FollowerReplication
+from kafkalite.broker.replica.replication_quota import throttles
+from kafkalite.config.topic import FOLLOWER_REPLICATION_THROTTLED_REPLICAS
 from kafkalite.coordination.replication.durable_copies import DurableCopies
 
 if TYPE_CHECKING:
@@ -17,8 +19,9 @@ if TYPE_CHECKING:
 class FollowedPartition:
     """One partition that this node follows, in one leader epoch."""
 
-    __slots__ = ("error", "flush_timer", "flushes_always", "flushing", "is_flush_awaited",
-                 "leader", "log", "replication", "retry_ms")  # fmt: skip
+    __slots__ = ("_node_id", "error", "flush_timer", "flushes_always", "flushing",
+                 "is_flush_awaited", "is_throttled", "leader", "log", "replication",
+                 "retry_ms")  # fmt: skip
 
     is_loading = False
     """No coordinator loads the records of a partition that is followed."""
@@ -33,6 +36,7 @@ class FollowedPartition:
     ) -> None:
         """`node` is the id and the epoch of this node."""
         self.log = log
+        self._node_id = node[0]
         self.leader = image.leader
         """The node to fetch from; NO_LEADER while there is none."""
         self.replication = FollowerReplication(log, image.leader_epoch, *node, high_watermark)
@@ -69,9 +73,18 @@ class FollowedPartition:
         """Number of records below the leader's high watermark that this node does not have."""
         return max(0, self.replication.leader_high_watermark - self.log.end_offset)
 
+    @property
+    def has_all_committed(self) -> bool:
+        """True if the leader has responded, and it had no committed record that is missing here."""
+        return 0 <= self.replication.leader_high_watermark <= self.log.end_offset
+
     def reconfigure(self, settings: Settings) -> None:
         """Apply new topic settings."""
         copies = DurableCopies.of(settings)
         self.flushes_always = copies is not None
         self.is_flush_awaited = copies not in (None, DurableCopies.LEADER)
         """True if records are committed once this node has flushed them, too."""
+        self.is_throttled = throttles(
+            settings[FOLLOWER_REPLICATION_THROTTLED_REPLICAS], self._node_id, self.log.partition
+        )
+        """True if its records count for the node's quota as a follower (replication_quota.py)."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kafkalite.broker.replica.followed_partition import FollowedPartition
 from kafkalite.broker.replica.partition_flushes import PartitionFlushes
-from kafkalite.broker.replica.replica_fetcher import FollowerNode, ReplicaFetcher
+from kafkalite.broker.replica.replica_fetcher import FollowerNode, FollowerThrottle, ReplicaFetcher
 from kafkalite.coordination.partition_image import NO_LEADER
 from kafkalite.errors import KafkaStorageError, NotLeaderOrFollower
 
@@ -36,10 +36,13 @@ class FollowedPartitions:
         reactor: Reactor,
         flusher: Flusher,
         on_failed: Callable[[bytes, int], object],
+        throttle: FollowerThrottle,
     ) -> None:
         """`connect_to(node_id)` returns what opens connections to a node; `on_failed` is called
         with each partition whose log cannot follow its leader any more."""
         self._on_failed = on_failed
+        self._throttle = throttle
+        throttle.quota.add_listener(self._fetch_throttled)
         self._node_id = node_id
         self._connect_to = connect_to
         self._settings = settings
@@ -119,7 +122,7 @@ class FollowedPartitions:
         if fetcher is None:
             fetcher = self._fetchers[image.leader] = ReplicaFetcher(
                 node, self._connect_to(image.leader), self._settings, self._reactor,
-                self._reactor.clock, self._applied,
+                self._reactor.clock, self._applied, self._throttle,
             )  # fmt: skip
         fetcher.renew(node)
         fetcher.add(partition)
@@ -155,6 +158,13 @@ class FollowedPartitions:
         partition.reconfigure(settings)
         self._flushes.reconfigure(partition, settings)
         self._mark_dirty(partition)
+        fetcher = self._fetchers.get(partition.leader)
+        if fetcher is not None:
+            fetcher.reconfigured(partition)
+
+    def _fetch_throttled(self) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.fetch_throttled()
 
     def close(self) -> None:
         """Close the connections to all leaders."""

@@ -18,6 +18,10 @@ there before, and each batch costs one request of each follower instead of two.
 The minimum size of a response counts only while a request waits: what can be read when the request
 comes is sent at once.
 
+Records of a throttled partition are withheld from a follower that is not in sync while the quota of
+the node is exceeded (replication_quota.py).  Its fetch is noted, and it is read again when the rate
+has fallen, or when the quota or the topic's config changes.
+
 A session begins with session id 0 and epoch 0; its requests are numbered.  It ends with its
 connection.  If the follower sends a request while another one waits, that one is completed first,
 with what is unread at that time.
@@ -56,7 +60,8 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.broker.replica.replica_fetch import ReplicaFetchResponse
     from kafkalite.broker.replica.replica_manager import ReplicaManager
-    from kafkalite.broker.scheduler import Scheduler
+    from kafkalite.broker.replica.replication_quota import ReplicationQuota
+    from kafkalite.broker.scheduler import ScheduledCall, Scheduler
     from kafkalite.clock import Clock
 
 READ_MAX = 200
@@ -69,11 +74,15 @@ PARTITIONS_MAX = 250_000
 JOINING_MAX = READ_MAX // 2
 """Maximum number of these for each request that are read because the follower may join the ISR."""
 
+THROTTLED_MAX = READ_MAX // 2
+"""Maximum number of throttled partitions that are read at once when the rate has fallen."""
+
 HIGH_WATERMARK_MS = 5
 """Maximum delay of a high watermark that no records follow, while a request waits."""
 
 FOLLOWER_FIELDS = 8
 """Number of fields of a partition in the request of a follower."""
+
 
 class PeerFetch(NamedTuple):
     """A Fetch request of a follower."""
@@ -150,13 +159,19 @@ class FollowerSession(DelayedOperation):
     """
 
     def __init__(
-        self, session_id: int, replicas: ReplicaManager, scheduler: Scheduler, clock: Clock
+        self,
+        session_id: int,
+        replicas: ReplicaManager,
+        scheduler: Scheduler,
+        clock: Clock,
+        quota: ReplicationQuota,
     ) -> None:
         self.session_id = session_id
         self.epoch = INITIAL_EPOCH + 1
         self._replicas = replicas
         self._scheduler = scheduler
         self._clock = clock
+        self._quota = quota
         self._requests = SessionRequests(clock.monotonic_ms())
         self._partitions: dict[PartitionKey, SessionPartition] = {}
         self._unread: dict[PartitionKey, None] = {}
@@ -168,6 +183,9 @@ class FollowerSession(DelayedOperation):
         self._joining: dict[PartitionKey, None] = {}
         """Partitions whose ISR lacks the follower.  Each request reads some of them: whether it may
         join depends on the image of its node, too."""
+        self._throttled: dict[PartitionKey, None] = {}
+        """Partitions whose records are withheld by the quota, for the longest time first."""
+        self._throttle_timer: ScheduledCall | None = None
         self._readable = 0
         """The bytes that can be read, of all partitions together."""
         self._waiting: WaitingFetch | None = None
@@ -186,6 +204,8 @@ class FollowerSession(DelayedOperation):
             for fields in partitions:
                 self._name(request, topic_id, fields)
         self._unread.update(dict.fromkeys(itertools.islice(self._joining, JOINING_MAX)))
+        if self._throttled:
+            self._resume_throttled()
         limits = request.limits
         results = self._read(limits)
         if results or limits.wait_ms <= 0 or self._unread:
@@ -203,6 +223,7 @@ class FollowerSession(DelayedOperation):
         """Leave all partitions."""
         for key in list(self._partitions):
             self._forget(key)
+        self._stop_throttle_timer()
 
     # -- partitions --------------------------------------------------------------------------
 
@@ -231,6 +252,7 @@ class FollowerSession(DelayedOperation):
         self._unread.pop(key, None)
         self._behind.pop(key, None)
         self._joining.pop(key, None)
+        self._throttled.pop(key, None)
         self._set_readable(entry, 0)
         if entry.partition is not None:
             self._leave(entry, entry.partition)
@@ -242,16 +264,18 @@ class FollowerSession(DelayedOperation):
             partition.replication.isr.end_repetition(node_id, self._requests)
         entry.partition = None
 
-    def _look_up(self, key: PartitionKey, entry: SessionPartition) -> None:
-        """Register with the partition that is led here now; raise if there is none."""
+    def _look_up(self, key: PartitionKey, entry: SessionPartition) -> Partition:
+        """Register with the partition that is led here now, and return it; raise if there is
+        none."""
         partition = entry.partition
         if partition is not None and partition.error is None:
-            return
+            return partition
         if partition is not None:
             self._leave(entry, partition)
         partition = self._replicas.leader(*key)
         partition.waiting[self] = None
         entry.partition = partition
+        return partition
 
     # -- news --------------------------------------------------------------------------------
 
@@ -285,6 +309,11 @@ class FollowerSession(DelayedOperation):
             follower.offset > log.end_offset  # the log was truncated since
             or UNKNOWN < follower.log_start_offset < log.log_start_offset
         )
+        if key in self._throttled and follower.offset < log.end_offset:
+            if self._is_throttled(entry, leader):
+                isr.end_repetition(follower.node_id, self._requests)
+                return is_due
+            del self._throttled[key]
         if follower.high_watermark < isr.high_watermark:
             self._behind[key] = None
         if follower.offset < log.end_offset:
@@ -309,6 +338,53 @@ class FollowerSession(DelayedOperation):
         self._is_timed = False
         if self._behind and self._waiting is not None:
             self._replicas.purgatory.complete_early(self._waiting)
+
+    # -- quota -------------------------------------------------------------------------------
+
+    def _is_throttled(self, entry: SessionPartition, leader: LeaderReplication) -> bool:
+        """Return whether the records of a partition are withheld from the follower now."""
+        partition = entry.partition
+        return (
+            partition is not None
+            and partition.is_throttled
+            and entry.fetch.follower.node_id not in leader.isr.partition.isr
+            and self._quota.is_exceeded
+        )
+
+    def _withhold(self, key: PartitionKey) -> None:
+        """Read a partition again when the rate has fallen."""
+        self._throttled[key] = None
+        if self._throttle_timer is None:
+            self._throttle_timer = self._scheduler.call_later(
+                self._quota.wait_ms, self._throttled_are_due
+            )
+
+    def _throttled_are_due(self) -> None:
+        self._throttle_timer = None
+        self.read_throttled()
+
+    def read_throttled(self) -> None:
+        """Read throttled partitions if the quota is not exceeded any more."""
+        self._stop_throttle_timer()
+        if not self._throttled:
+            return
+        self._resume_throttled()
+        if self._unread and self._waiting is not None:
+            self._replicas.purgatory.complete_early(self._waiting)
+        for key in list(itertools.islice(self._throttled, 1)):
+            self._withhold(key)
+
+    def _stop_throttle_timer(self) -> None:
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
+            self._throttle_timer = None
+
+    def _resume_throttled(self) -> None:
+        """Have some of the throttled partitions read, unless the quota is exceeded."""
+        if not self._quota.is_exceeded:
+            for key in list(itertools.islice(self._throttled, THROTTLED_MAX)):
+                del self._throttled[key]
+                self._unread[key] = None
 
     def _set_readable(self, entry: SessionPartition, size: int) -> None:
         self._readable += size - entry.readable
@@ -362,9 +438,13 @@ class FollowerSession(DelayedOperation):
         """
         entry = self._partitions[key]
         self._set_readable(entry, 0)
+        is_withheld = False
         try:
-            self._look_up(key, entry)
-            response = entry.leader().read(
+            partition = self._look_up(key, entry)
+            leader = entry.leader()
+            if partition.is_throttled and self._is_throttled(entry, leader):
+                is_withheld, size_left, whole_first = True, 0, False
+            response = leader.read(
                 entry.fetch, min(entry.size_max, size_left), whole_first=whole_first,
                 session=self._requests,
             )  # fmt: skip
@@ -372,21 +452,22 @@ class FollowerSession(DelayedOperation):
             return self._failed(key, error)
         except OSError as error:
             return self._failed(key, KafkaStorageError(f"{entry.partition}: {error}"))
-        partition, records = entry.partition, response.records
-        assert partition is not None, "it was read"
         follower = entry.fetch.follower
         self._joining.pop(key, None)
         if follower.node_id not in entry.leader().isr.partition.isr:
             self._joining[key] = None  # after those that were read longer ago
-        if records is not None:
-            partition.traffic.replication_bytes_out += records.size
+        if response.records is not None:
+            self._sent(key, partition, response.records.size)
         elif follower.offset < response.log.end_offset and not (
             response.diverging or response.is_out_of_range
         ):
-            self._unread[key] = None  # there was no space in the response
+            if is_withheld:
+                self._withhold(key)
+            else:
+                self._unread[key] = None  # there was no space in the response
         is_behind = follower.high_watermark < response.high_watermark
         if not entry.has_news(response) and not (is_behind and with_high_watermark):
-            if is_behind:
+            if is_behind and not is_withheld:  # otherwise it comes with the records
                 self._behind[key] = None
             return None
         entry.is_new = False
@@ -398,10 +479,16 @@ class FollowerSession(DelayedOperation):
             response.log.start_offset,
             None,
             -1,
-            records,
+            response.records,
             diverging_epoch=response.diverging,
             epoch_start=response.epoch_start,
         )
+
+    def _sent(self, key: PartitionKey, partition: Partition, size: int) -> None:
+        partition.traffic.replication_bytes_out += size
+        if partition.is_throttled:
+            self._quota.record(size)
+            self._throttled.pop(key, None)
 
     def _failed(self, key: PartitionKey, error: KafkaError) -> PartitionFetchResult:
         if error.code not in EXPECTED:
@@ -412,8 +499,16 @@ class FollowerSession(DelayedOperation):
 class FollowerSessions:
     """The sessions of all followers of this node, by their connections."""
 
-    def __init__(self, replicas: ReplicaManager, scheduler: Scheduler, clock: Clock) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        scheduler: Scheduler,
+        clock: Clock,
+        quota: ReplicationQuota,
+    ) -> None:
         self._replicas = replicas
+        self._quota = quota
+        quota.add_listener(self._quota_changed)
         self._scheduler = scheduler
         self._clock = clock
         self._ids = itertools.count(1)
@@ -451,8 +546,9 @@ class FollowerSessions:
             former.complete()
             former.close()
         session = FollowerSession(
-            next(self._ids) % EPOCH_MAX + 1, self._replicas, self._scheduler, self._clock
-        )
+            next(self._ids) % EPOCH_MAX + 1, self._replicas, self._scheduler, self._clock,
+            self._quota,
+        )  # fmt: skip
         self._sessions[owner] = session
         return session
 
@@ -464,6 +560,10 @@ class FollowerSessions:
             raise InvalidFetchSessionEpoch()
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         return session
+
+    def _quota_changed(self) -> None:
+        for session in self._sessions.values():
+            session.read_throttled()
 
     def _end(self, owner: SessionOwner) -> None:
         session = self._sessions.pop(owner, None)

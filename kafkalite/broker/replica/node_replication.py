@@ -11,10 +11,20 @@ from typing import TYPE_CHECKING
 
 from kafkalite.broker.node_settings import ReplicaFetchSettings
 from kafkalite.broker.replica.followed_partitions import FollowedPartitions
+from kafkalite.broker.replica.follower_sessions import FollowerSessions
 from kafkalite.broker.replica.isr_proposals import IsrProposals
 from kafkalite.broker.replica.partition import ReplicationEnvironment
+from kafkalite.broker.replica.replica_fetcher import FollowerThrottle
 from kafkalite.broker.replica.replica_roles import ReplicaRoles
-from kafkalite.config.replication import REPLICA_LAG_TIME_MAX_MS
+from kafkalite.broker.replica.replication_quota import SECOND_MS, ReplicationQuota
+from kafkalite.config.replication import (
+    FOLLOWER_REPLICATION_THROTTLED_RATE,
+    LEADER_REPLICATION_THROTTLED_RATE,
+    RATE_MAX,
+    REPLICA_LAG_TIME_MAX_MS,
+    REPLICATION_QUOTA_WINDOW_NUM,
+    REPLICATION_QUOTA_WINDOW_SIZE_SECONDS,
+)
 
 if TYPE_CHECKING:
     from kafkalite.broker.metadata_cache import MetadataCache
@@ -51,9 +61,25 @@ class NodeReplication:
         """Sets a failed log aside and follows with an empty one; set by the node."""
         self._registered_epoch: int | None = None
         now_ms = reactor.clock.monotonic_ms
+        self.leader_quota, self.follower_quota = (
+            ReplicationQuota(
+                now_ms, settings()[REPLICATION_QUOTA_WINDOW_NUM],
+                settings()[REPLICATION_QUOTA_WINDOW_SIZE_SECONDS] * SECOND_MS,
+            )
+            for _ in range(2)
+        )  # fmt: skip
+        self.follower_sessions = FollowerSessions(
+            replicas, reactor, reactor.clock, self.leader_quota
+        )
+
+        def is_in_sync(topic_id: bytes, index: int) -> bool:
+            topic = metadata.image.topics_by_id.get(topic_id)
+            partition = topic.partitions.get(index) if topic is not None else None
+            return partition is not None and metadata.node_id in partition.isr
+
         self.followed = FollowedPartitions(
             metadata.node_id, connect_to, lambda: ReplicaFetchSettings.of(settings()), reactor,
-            flusher, self._failed,
+            flusher, self._failed, FollowerThrottle(self.follower_quota, is_in_sync),
         )  # fmt: skip
         self.roles = ReplicaRoles(
             metadata, logs, replicas, self.followed, lambda: controller.node_epoch
@@ -77,6 +103,15 @@ class NodeReplication:
         """Have another node lead a partition whose log here has failed, and replace the log."""
         self._controller.report_failed([(topic_id, index)])
         self._scheduler.call_later(REPLACE_MS, lambda: self.replace_log(topic_id, index))
+
+    def apply_settings(self, settings: Settings) -> None:
+        """Apply the rates of throttled replication."""
+        for quota, key in (
+            (self.leader_quota, LEADER_REPLICATION_THROTTLED_RATE),
+            (self.follower_quota, FOLLOWER_REPLICATION_THROTTLED_RATE),
+        ):
+            rate = settings[key]
+            quota.set_rate_max(rate if rate < RATE_MAX else None)
 
     def open(self) -> None:
         """Begin the periodic checks of followers."""

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kafkalite.broker.replica.isr import InSyncReplicas, IsrRules
 from kafkalite.broker.replica.leader_replication import LeaderReplication
+from kafkalite.broker.replica.replication_quota import throttles
 from kafkalite.broker.request_metrics import TopicTraffic
+from kafkalite.config.topic import LEADER_REPLICATION_THROTTLED_REPLICAS
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
 from kafkalite.storage.log.committed_read import CommittedRead
@@ -62,8 +64,9 @@ class Partition:
     """One partition led by this node."""
 
     __slots__ = ("error", "flush_timer", "flushes_always", "flushing", "high_watermark", "index",
-                 "commits_at_append", "is_loading", "leader_epoch", "log", "marker_listener",
-                 "replication", "topic", "topic_id", "traffic", "waiting")  # fmt: skip
+                 "commits_at_append", "is_loading", "is_throttled", "leader_epoch", "log",
+                 "marker_listener", "replication", "topic", "topic_id", "traffic",
+                 "waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -98,6 +101,8 @@ class Partition:
         self.is_loading = False
         """True while a coordinator loads its records.  No pass of the log cleaner begins then: a
         second one could remove markers and tombstones of records that were already read."""
+        self.is_throttled = False
+        """True if what is sent to followers counts for the node's quota (replication_quota.py)."""
         self.error: KafkaError | None = None
         self.flushing = False
         self.flush_timer: object | None = None
@@ -140,11 +145,13 @@ class Partition:
         self.log.is_replicated = True
         self.log.committed_limit = lambda: self.high_watermark
         self.commits_at_append = False
+        self._set_throttled(self.log.config.settings)
 
     def lead_alone(self, leader_epoch: int) -> None:
         """Lead the partition without followers: they were removed from it."""
         self.lead(leader_epoch)
         self.replication = None
+        self.is_throttled = False
         self.log.is_replicated = False
         self.log.committed_limit = None
         self.commits_at_append = not self.flushes_always
@@ -153,7 +160,16 @@ class Partition:
         """Apply new topic settings."""
         self.flushes_always = Durability.of(settings).flushes_each_append
         self.commits_at_append = not self.flushes_always and self.replication is None
+        self._set_throttled(settings)
         self.advance()
+
+    def _set_throttled(self, settings: Settings) -> None:
+        replication = self.replication
+        self.is_throttled = replication is not None and throttles(
+            settings[LEADER_REPLICATION_THROTTLED_REPLICAS],
+            replication.isr.partition.leader,
+            self.index,
+        )
 
     @property
     def last_stable_offset(self) -> int:

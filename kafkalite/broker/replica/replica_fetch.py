@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from kafkalite.broker.replica.divergence import LogRange, truncation_offset
-from kafkalite.broker.replica.isr import FollowerFetch
+from kafkalite.broker.replica.isr import UNKNOWN, FollowerFetch
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage.state.leader_epochs import EpochEnd, LeaderEpochCache
 
@@ -101,8 +101,8 @@ class FollowerReplication:
         self._node_epoch = node_epoch
         self.leader_epoch = leader_epoch
         self.high_watermark = high_watermark
-        self.leader_high_watermark = high_watermark
-        """As of the leader's last response."""
+        self.leader_high_watermark = UNKNOWN
+        """As of the leader's last response in this epoch."""
         # A node begins these, and fetches again at their end (followed_partitions.py).
         self.truncate_to: Callable[[int], object] = log.truncate_to
         self.restart_at: Callable[[int], object] = log.truncate_fully_and_start_at

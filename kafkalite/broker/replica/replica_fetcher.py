@@ -11,6 +11,9 @@ wait, such as a new partition, is sent in a second request; the leader then answ
 A response concerns the partitions as they were when its request was sent: what a later request has
 changed, such as the leader epoch of a partition, is not applied.
 
+A throttled partition that is not in sync leaves the session while the node's quota is exceeded
+(replication_quota.py), and is fetched again when the rate has fallen.
+
 A partition whose log is truncated leaves the session until the log is (Log.is_truncating).  One
 whose fetch failed leaves it for a time that doubles with each failure.  If the
 connection is lost the session is begun again, by a full fetch.
@@ -18,6 +21,7 @@ connection is lost the session is begun again, by a full fetch.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -44,6 +48,7 @@ from kafkalite.storage.state.leader_epochs import EpochEnd
 if TYPE_CHECKING:
     from kafkalite.broker.node_settings import ReplicaFetchSettings
     from kafkalite.broker.replica.followed_partition import FollowedPartition
+    from kafkalite.broker.replica.replication_quota import ReplicationQuota
     from kafkalite.broker.scheduler import ScheduledCall, Scheduler
     from kafkalite.clock import Clock
 
@@ -76,6 +81,14 @@ class FollowerNode(NamedTuple):
 
     node_id: int
     node_epoch: int
+
+
+class FollowerThrottle(NamedTuple):
+    """The throttle of the partitions that a node follows."""
+
+    quota: ReplicationQuota
+    is_in_sync: Callable[[bytes, int], bool]
+    """Returns whether the node is in the ISR of a partition."""
 
 
 class SentFetch(NamedTuple):
@@ -119,8 +132,13 @@ class ReplicaFetcher:
         scheduler: Scheduler,
         clock: Clock,
         on_applied: Callable[[FollowedPartition], object],
+        throttle: FollowerThrottle,
     ) -> None:
         """`on_applied` is called when the log or the high watermark of a partition has changed."""
+        self._throttle = throttle
+        self._throttled: dict[PartitionKey, None] = {}
+        """Partitions that are out of the session until the rate has fallen."""
+        self._throttle_timer: ScheduledCall | None = None
         self._node = node
         self._connect = connect
         self._settings = settings
@@ -164,6 +182,7 @@ class ReplicaFetcher:
         """Fetch a partition from now on, in place of an earlier one with its key."""
         key = partition.key
         self._stop_waiting(key)
+        self._throttled.pop(key, None)
         self._partitions[key] = partition
         self._forgotten.pop(key, None)
         self._changed[key] = None
@@ -172,6 +191,7 @@ class ReplicaFetcher:
     def remove(self, key: PartitionKey) -> None:
         """Fetch a partition no longer."""
         self._stop_waiting(key)
+        self._throttled.pop(key, None)
         self._partitions.pop(key, None)
         self._forget(key)
         if not self._partitions:
@@ -199,6 +219,8 @@ class ReplicaFetcher:
         for key in list(self._waiting):
             self._stop_waiting(key)
         self._partitions.clear()
+        self._throttled.clear()
+        self._stop_throttle_timer()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -253,6 +275,7 @@ class ReplicaFetcher:
         self._session_id = self._session_epoch = 0
         self._sent.clear()
         self._forgotten.clear()
+        self._throttled.clear()  # it is decided with the next request
         self._changed = dict.fromkeys(self._partitions.keys() - self._waiting.keys())
 
     # -- requests ----------------------------------------------------------------------------
@@ -278,7 +301,8 @@ class ReplicaFetcher:
 
     def _take_changed(self) -> list[tuple[FollowedPartition, ReplicaFetch]]:
         found: list[tuple[FollowedPartition, ReplicaFetch]] = []
-        while self._changed and len(found) < CHANGED_MAX:
+        withheld = 0
+        while self._changed and len(found) + withheld < CHANGED_MAX:
             key = next(iter(self._changed))
             del self._changed[key]
             partition = self._partitions[key]
@@ -286,10 +310,67 @@ class ReplicaFetcher:
                 continue
             fetch = partition.replication.next_fetch()
             sent = self._sent.get(key)
+            if partition.is_throttled and self._is_withheld(partition, fetch, sent):
+                self._withhold(key)
+                withheld += 1
+                continue
             if sent is None or sent.fetch != fetch:
                 self._sent[key] = SentFetch(fetch, self._request)
                 found.append((partition, fetch))
         return found
+
+    def _is_withheld(
+        self, partition: FollowedPartition, fetch: ReplicaFetch, sent: SentFetch | None
+    ) -> bool:
+        """Return whether a partition is not fetched now because the quota is exceeded.
+
+        If the fetch is that of an earlier request, a response to it may be on its way.
+        """
+        if sent is not None and sent.fetch.follower.offset == fetch.follower.offset:
+            return False
+        return self._throttle.quota.is_exceeded and not (
+            partition.has_all_committed or self._throttle.is_in_sync(*partition.key)
+        )
+
+    def _withhold(self, key: PartitionKey) -> None:
+        """Fetch a partition again when the rate has fallen."""
+        self._forget(key)
+        self._throttled[key] = None
+        self._await_rate()
+
+    def _await_rate(self) -> None:
+        if self._throttled and self._throttle_timer is None:
+            self._throttle_timer = self._scheduler.call_later(
+                self._throttle.quota.wait_ms, self._throttled_are_due
+            )
+
+    def _throttled_are_due(self) -> None:
+        self._throttle_timer = None
+        self.fetch_throttled()
+
+    def fetch_throttled(self) -> None:
+        """Fetch throttled partitions again, if the quota is not exceeded any more."""
+        self._stop_throttle_timer()
+        if not self._throttle.quota.is_exceeded:
+            for key in list(itertools.islice(self._throttled, CHANGED_MAX)):
+                self._fetch_again(key)
+        self._await_rate()
+
+    def reconfigured(self, partition: FollowedPartition) -> None:
+        """Fetch a partition again if the topic's config does not throttle it any more."""
+        if not partition.is_throttled and partition.key in self._throttled:
+            self._fetch_again(partition.key)
+
+    def _fetch_again(self, key: PartitionKey) -> None:
+        del self._throttled[key]
+        self._forgotten.pop(key, None)
+        self._changed[key] = None
+        self._send_now()
+
+    def _stop_throttle_timer(self) -> None:
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
+            self._throttle_timer = None
 
     def _frame(self, changed: Iterable[tuple[FollowedPartition, ReplicaFetch]]) -> bytes:
         settings = self._settings()
@@ -391,6 +472,8 @@ class ReplicaFetcher:
         partition, sent = self._partitions.get(fetched.key), self._sent.get(fetched.key)
         if partition is None or sent is None or sent.request > fetched.request:
             return
+        if partition.is_throttled:
+            self._throttle.quota.record(len(fetched.response.records or b""))
         error_code = fetched.error_code
         try:
             if error_code != OffsetOutOfRange.code:
