@@ -1,4 +1,4 @@
-"""kafkalite replica: list the replicas of partitions, move them, and elect their leaders.
+"""kafkalite replica: list the replicas of partitions, move and throttle them, elect leaders.
 
 Works with any Kafka broker; lags are requested without TLS and logins only.
 """
@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Unpack
 
 from confluent_kafka import ElectionType, KafkaError, TopicPartition
@@ -20,7 +21,7 @@ from confluent_kafka.admin import (
     TopicMetadata,
 )
 
-from kafkalite.cli import replica_move
+from kafkalite.cli import replica_move, replica_throttle
 from kafkalite.cli.clients import (
     CHANGE_TIMEOUT_S,
     CONNECTION,
@@ -346,6 +347,12 @@ def print_outcomes(outcomes: Sequence[Mapping[str, Any]], *, has_all: bool) -> N
         type=replica_move.seconds,
         help="stop waiting after this time; the broker goes on (default: wait for the end)",
     ),
+    argument(
+        "--throttle",
+        metavar="RATE",
+        type=replica_throttle.rate,
+        help="limit the rate of each node in bytes per second (10MB), until the end of the move",
+    ),
     JSON,
     *CONNECTION,
 )
@@ -354,6 +361,7 @@ def move(
     to: tuple[int, ...] | None,
     cancel: bool,
     timeout: float | None,
+    throttle: int | None,
     as_json: bool,
     **connection: Unpack[ConnectionArguments],
 ) -> int:
@@ -361,15 +369,19 @@ def move(
 
     The new replicas are filled first; clients go on meanwhile.  The first node of --to is the
     preferred leader; of several partitions each has another one, in turn.  The exit code is 1 if a
-    partition could not be moved or is not moved yet.
+    partition could not be moved or is not moved yet.  A throttle is removed at the end, or by
+    kafkalite replica throttle --remove if the command does not wait for it.
 
     Examples:
       kafkalite replica move orders:3 --to 2,3,1
       kafkalite replica move orders --to 1,2,3 --timeout 0
+      kafkalite replica move orders --to 2,3 --throttle 10MB
       kafkalite replica move orders --cancel
     """
     if cancel == (to is not None):
         raise Refusal("name the nodes of the new replicas with --to, or --cancel a move")
+    if cancel and throttle is not None:
+        raise Refusal("--throttle limits the rate of a move, not of its end with --cancel")
     cluster = ClusterClients(**connection)
     admin = cluster.connected_admin()
     with kafka_errors_as_refusals():
@@ -383,9 +395,83 @@ def move(
         key: None if to is None else replica_move.rotated(to, number)
         for number, key in enumerate(dict.fromkeys(keys))
     }
-    outcomes = replica_move.moved(WireClient(cluster, CHANGE_TIMEOUT_S), wanted, timeout)
+    client = WireClient(cluster, CHANGE_TIMEOUT_S)
+    begin = partial(replica_move.moved, client, wanted, timeout)
+    if throttle is None:
+        outcomes = begin()
+    else:
+        outcomes = replica_throttle.throttled_move(cluster, topics, wanted, throttle, begin)
     if as_json:
         print(json.dumps(outcomes))
     else:
         print_outcomes(outcomes, has_all=False)
     return int(any(each["outcome"] in replica_move.INCOMPLETE for each in outcomes))
+
+
+@command(
+    argument(
+        "spans",
+        nargs="*",
+        metavar="TOPIC[:PARTITIONS]",
+        type=span,
+        help="topics or partitions (default: all that are throttled)",
+    ),
+    argument(
+        "--rate",
+        metavar="RATE",
+        type=replica_throttle.rate,
+        help="limit the rate of each node in bytes per second, as in 500000, 10MB or 10MiB",
+    ),
+    argument("--moving", action="store_true", help="the partitions whose replicas are being moved"),
+    argument("--remove", action="store_true", help="remove throttles"),
+    JSON,
+    *CONNECTION,
+)
+def throttle(
+    spans: Sequence[PartitionSelection],
+    rate: int | None,
+    moving: bool,
+    remove: bool,
+    as_json: bool,
+    **connection: Unpack[ConnectionArguments],
+) -> None:
+    """Limit the rate at which replicas that are not in sync are filled, or show the limits.
+
+    With --rate, replicas are throttled: all of the named topics or partitions, or with --moving
+    those between which records are copied now.  --rate alone changes the rate.  With --remove,
+    they are throttled no longer, and the rate is removed with the last of them.  Replicas in sync
+    are never slowed, but their bytes count.
+
+    Examples:
+      kafkalite replica throttle
+      kafkalite replica throttle --rate 10MB --moving
+      kafkalite replica throttle --rate 500kB orders:0-3
+      kafkalite replica throttle --remove
+    """
+    changes = rate is not None or remove
+    if rate is not None and remove:
+        raise Refusal("--rate sets a throttle, and --remove removes it: use one of them")
+    if moving and (spans or not changes):
+        raise Refusal("--moving takes the place of topics, and requires --rate or --remove")
+    if not changes and any(indexes is not None for _, indexes in spans):
+        raise Refusal("throttles are shown by topic: name no partitions")
+    cluster = ClusterClients(**connection)
+    with kafka_errors_as_refusals():
+        topics = cluster.metadata(cluster.connected_admin()).topics
+    for name, indexes in spans:
+        if missing := sorted({*(indexes or ())} - {*known_indexes(topics, name)}):
+            raise Refusal(f"topic {name!r} has no partition {missing[0]}")
+    throttles = replica_throttle.ReplicationThrottles(cluster)
+    if changes:
+        chosen = throttles.of_moves() if moving else replica_throttle.selected(topics, spans)
+        if rate is not None:
+            throttles.set_rate(rate)
+            throttles.add(chosen)
+        else:
+            throttles.remove(chosen if moving or spans else None, topics)
+    names = {name for name, _ in spans} or topics.keys()
+    found = throttles.rates(), throttles.of_topics(names)
+    if as_json:
+        print(json.dumps(replica_throttle.state(*found)))
+    else:
+        print("\n\n".join(replica_throttle.pages(*found)))

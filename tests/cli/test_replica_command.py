@@ -7,10 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, Producer
 
 from kafkalite import metrics
-from kafkalite.cli import doctor, replica
+from kafkalite.cli import doctor, replica, replica_throttle
 from kafkalite.cli.replica_health import (
     OFFLINE,
     UNDER_MIN_ISR,
@@ -244,3 +244,156 @@ def test_move_with_wrong_arguments_is_refused(command, words, text):
     refused = command("replica", "move", *words)
     assert refused.code != 0
     assert text in refused.err
+
+
+# -- throttle --------------------------------------------------------------------------------------
+
+NO_LIMITS = [{"node": node_id, "leader": None, "follower": None} for node_id in range(4)]
+
+
+@pytest.fixture
+def throttle(command):
+    """The command, which is followed by the removal of all throttles."""
+    yield lambda *words: command("replica", "throttle", *words)
+    assert command("replica", "throttle", "--remove").code == 0
+
+
+def limits(rate):
+    return [{"node": node_id, "leader": rate, "follower": rate} for node_id in range(4)]
+
+
+def test_throttles_are_set_shown_and_removed(throttle):
+    assert throttle().out == "no replica is throttled\n"
+    assert throttle("--json").json == {"rates": NO_LIMITS, "topics": []}
+    entries = ["0:1", "0:2", "0:3"]
+    state = throttle("--rate", "10MB", "t:0", "--json").json
+    assert state["rates"] == limits(10_000_000)
+    assert state["topics"] == [{"topic": "t", "leader": entries, "follower": entries}]
+    assert throttle("--rate", "500", "t:2", "--json").json["rates"] == limits(500)
+    table = throttle().out
+    assert "1     500 B/s    500 B/s\n" in table
+    assert f"t      {','.join(entries)},2:1,2:2,2:3  " in table
+    state = throttle("--remove", "t:0", "--json").json
+    assert [each["leader"] for each in state["topics"]] == [["2:1", "2:2", "2:3"]]
+    assert state["rates"] == limits(500)
+    assert throttle("--remove", "t:2", "--json").json == {"rates": NO_LIMITS, "topics": []}
+
+
+def test_all_replicas_of_a_topic_are_throttled(throttle):
+    state = throttle("--rate", "1KiB", "t", "--json").json
+    assert state["topics"] == [{"topic": "t", "leader": ["*"], "follower": ["*"]}]
+    assert throttle("--rate", "1KiB", "t:1", "--json").json == state
+    refused = throttle("--remove", "t:1")
+    assert (refused.code, "all replicas of topic 't' are throttled" in refused.err) == (1, True)
+    assert throttle("--remove", "t", "--json").json == {"rates": NO_LIMITS, "topics": []}
+
+
+def test_rate_alone_changes_the_rate(throttle):
+    throttle("--rate", "1MB", "t:0")
+    state = throttle("--rate", "2MB", "--json").json
+    assert (state["rates"], len(state["topics"])) == (limits(2_000_000), 1)
+
+
+def test_rate_of_one_node_gives_way(throttle, command):
+    key = "leader.replication.throttled.rate"
+    assert command("config", "set", "node", "1", f"{key}=7").code == 0
+    shown = throttle("--json").json["rates"]
+    assert [each["leader"] for each in shown] == [None, 7, None, None]
+    assert throttle("--rate", "9", "t", "--json").json["rates"] == limits(9)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--rate", "-1", "t"], "'-1' is no rate"),
+        (["--rate", "0", "t"], "'0' is no rate"),
+        (["--rate", "fast", "t"], "'fast' is no rate"),
+        (["--rate", "99999999999GB", "t"], "is no rate"),
+        (["--rate", "1MB", "t:9"], "topic 't' has no partition 9"),
+        (["--rate", "1MB", "t:x"], "'t:x' is not of the form"),
+        (["--rate", "1MB", "missing"], "topic 'missing' does not exist"),
+        (["--rate", "1MB", "--remove"], "use one of them"),
+        (["--rate", "1MB", "--moving"], "no replicas are being moved"),
+        (["--remove", "--moving"], "no replicas are being moved"),
+        (["--moving"], "requires --rate or --remove"),
+        (["t:1"], "name no partitions"),
+        (["missing"], "topic 'missing' does not exist"),
+    ],
+)
+def test_throttle_with_wrong_arguments_is_refused(throttle, words, text):
+    refused = throttle(*words)
+    assert refused.code != 0
+    assert text in refused.err
+    assert throttle("--json").json == {"rates": NO_LIMITS, "topics": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("500000", 500_000), ("1B/s", 1), ("1.5kB", 1_500), ("2k", 2_000), ("2K", 2_000),
+        ("10MB/s", 10_000_000), ("10MiB", 10 << 20), ("1GiB", 1 << 30), ("1G", 10**9),
+    ],
+)  # fmt: skip
+def test_rates_have_units(text, size):
+    assert replica_throttle.rate(text) == size
+
+
+@pytest.fixture
+def slow_move(command, replicated, single):
+    """A move of a topic with records that does not end, as its rate is 1 byte per second.
+
+    Partition 0 of the topic is filled first: its records exceed the rate for the time of a test.
+    """
+    command("replica", "move", single, "--to", "1")
+    producer = Producer({"bootstrap.servers": replicated.bootstrap})
+    for number in range(40):
+        producer.produce(single, bytes(500_000), partition=number % 2)
+        producer.flush()
+    words = ("replica", "move", single, "--to", "1,2", "--throttle", "1", "--timeout", "0")
+    yield lambda: command(*words)
+    command("replica", "throttle", "--remove")
+    command("replica", "move", single, "--to", "1")
+
+
+def test_move_under_a_throttle_goes_on_after_its_removal(slow_move, throttle, command, single):
+    moving = slow_move()
+    assert moving.code == 1
+    assert "the throttle stays" in moving.err
+    assert throttle("--json").json == {
+        "rates": limits(1),
+        "topics": [{"topic": single, "leader": ["0:1", "1:1"], "follower": ["0:2", "1:2"]}],
+    }
+    assert command("replica", "list", single, "--unhealthy").code == 1
+    state = throttle("--rate", "5", "--moving", "--json").json
+    assert state["rates"] == limits(5)
+    throttle("--remove", "--moving")
+    assert throttle("--json").json == {"rates": NO_LIMITS, "topics": []}
+    assert command("replica", "move", single, "--to", "1,2").code == 0
+    assert replicas_of(command, single) == [[1, 2], [2, 1]]
+
+
+def test_throttle_of_a_move_is_removed_at_its_end(command, throttle, single):
+    moved = command("replica", "move", single, "--to", "2,3", "--throttle", "100MB")
+    assert (moved.code, moved.err) == (0, "")
+    assert throttle("--json").json == {"rates": NO_LIMITS, "topics": []}
+
+
+def test_move_under_a_throttle_leaves_that_of_other_replicas(command, throttle, single):
+    throttle("--rate", "50MB", "t")
+    assert command("replica", "move", single, "--to", "2,3", "--throttle", "100MB").code == 0
+    state = throttle("--json").json
+    assert (state["rates"], [each["topic"] for each in state["topics"]]) == (
+        limits(100_000_000), ["t"],
+    )  # fmt: skip
+
+
+def test_end_of_a_move_has_no_throttle(command, single):
+    refused = command("replica", "move", single, "--cancel", "--throttle", "1MB")
+    assert (refused.code, "not of its end" in refused.err) == (1, True)
+
+
+def test_throttled_move_of_a_partition_that_does_not_exist_fails(command, throttle):
+    for name in ("t:9", "missing:0"):
+        failed = command("replica", "move", name, "--to", "1,2", "--throttle", "1MB")
+        assert (failed.code, failed.out.startswith(f"{name} failed: ")) == (1, True)
+    assert throttle("--json").json == {"rates": NO_LIMITS, "topics": []}

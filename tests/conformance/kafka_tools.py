@@ -40,6 +40,7 @@ TOOLS = {
     "kafka-log-dirs": "LogDirsCommand",
     "kafka-metadata-quorum": "MetadataQuorumCommand",
     "kafka-producer-perf-test": "ProducerPerformance",
+    "kafka-reassign-partitions": "reassign.ReassignPartitionsCommand",
     "kafka-topics": "TopicCommand",
     "kafka-transactional-message-copier": "TransactionalMessageCopier",
     "kafka-transactions": "TransactionsCommand",

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from kafkalite.testing import Broker
 from tests.conformance import kafka_tools
@@ -17,6 +19,7 @@ from tests.conformance.kafka_tools import STORIES
 from tests.conformance.replica_stories import AFTER_FAILOVER, BEFORE_FAILOVER
 from tests.conformance.says import Says
 from tests.conformance.table import Kafka
+from tests.conformance.throttle_stories import REASSIGNMENT
 from tools.apache_kafka import Unavailable
 
 
@@ -51,6 +54,24 @@ def test_kafka_tools_follow_a_replicated_topic_through_a_failover(tools: Program
         assert not wrong, wrong
         broker.kill(1)
         wrong = kafka_tools.tell_all(AFTER_FAILOVER, tools, broker.bootstrap, names)
+        assert not wrong, wrong
+
+
+def test_kafka_tools_throttle_a_reassignment(tools: Program, tmp_path: Path) -> None:
+    moves = {"version": 1, "partitions": [{"topic": "moved", "partition": 0, "replicas": [1, 2]}]}
+    (tmp_path / "moves.json").write_text(json.dumps(moves))
+    names = {"t": "moved", "d": str(tmp_path)}
+    with Broker(workers=3) as broker:
+        create = Says(
+            "kafka-topics --create --topic {t} --replica-assignment 1", "Created topic {t}."
+        )
+        wrong = kafka_tools.tell_all([create], tools, broker.bootstrap, names)
+        assert not wrong, wrong
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for _ in range(40):
+            producer.produce("moved", bytes(500_000))
+            producer.flush()
+        wrong = kafka_tools.tell_all(REASSIGNMENT, tools, broker.bootstrap, names)
         assert not wrong, wrong
 
 
