@@ -186,6 +186,27 @@ def test_throttled_partition_leaves_the_session_until_the_rate_has_fallen(leader
     assert request_of(leader.frames[2]) == ([0], [])
 
 
+def test_throttled_partitions_that_had_no_records_leave_the_session_as_well(leader):
+    follow_throttled(leader, 0, 1)
+    leader.tick()
+    exceed(leader)
+    leader.respond(1, 0)
+    assert request_of(leader.frames[1]) == ([], [0, 1])
+
+
+def test_throttled_partition_stays_while_its_response_is_on_its_way(leader):
+    leader.add(1)
+    leader.respond(1)
+    follow_throttled(leader, 0)
+    leader.tick()  # requests 2 and 3 are in flight; the latter names partition 0
+    exceed(leader)
+    leader.respond(2, 1)
+    assert request_of(leader.frames[3]) == ([1], [])
+    leader.respond(3, 0)
+    leader.respond(4)
+    assert request_of(leader.frames[4]) == ([], [0])
+
+
 def test_throttled_partition_is_not_fetched_at_first_if_the_rate_is_exceeded(leader):
     exceed(leader)
     follow_throttled(leader, 0)
@@ -240,12 +261,13 @@ def test_partition_that_is_throttled_no_longer_is_fetched_at_once(leader):
 def test_flush_of_a_throttled_partition_is_told_while_it_is_fetched(leader):
     (partition,) = follow_throttled(leader, 0)
     leader.tick()
-    exceed(leader)
-    partition.durable_offset = 1
-    leader.fetcher.flushed(partition)
     leader.respond(1)
-    leader.tick()
-    assert request_of(leader.frames[1]) == ([0], [])
+    exceed(leader)
+    partition.durable_offset, partition.is_flush_awaited = 1, True
+    leader.fetcher.flushed(partition)
+    leader.due.pop(0).callback()
+    named = [request_of(frame) for frame in leader.frames]
+    assert named == [([0], []), ([], []), ([0], [])]
 
 
 def test_throttled_partitions_that_are_removed_leave_no_timer(leader):

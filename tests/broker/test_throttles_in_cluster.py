@@ -93,6 +93,30 @@ def test_reassignment_under_a_throttle_has_no_higher_rate(cluster, side, replica
     assert sizes[-1] >= LIMIT * (elapsed_s - 2)
 
 
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_throttled_partitions_share_the_rate(begun, side):
+    sizes = {"replica.fetch.max.bytes": "1", "replica.fetch.response.max.bytes": "1"}
+    cluster = begun(2, **sizes)
+    for index in range(5):
+        cluster.create(f"t{index}", assigned=1)
+        for _ in range(3):
+            assert cluster.produce(f"t{index}", VALUE).error_code == 0
+        assert alter(cluster, Resource.TOPIC, f"t{index}", **{REPLICAS.format(side): "*"}) == 0
+    assert alter(cluster, Resource.BROKER, "", **{RATE.format(side): str(LIMIT)}) == 0
+    begun_ms = cluster.clock.monotonic_ms()
+    for index in range(5):
+        assert reassign(cluster, [1, 2], f"t{index}") == 0
+
+    def is_done() -> bool:
+        elapsed_s = (cluster.clock.monotonic_ms() - begun_ms) / 1_000
+        assert quota(cluster, side).size <= LIMIT * max(1, elapsed_s) + BATCH_SIZE_MAX
+        topics = (cluster.image.topics[f"t{index}"] for index in range(5))
+        return all({*topic.partitions[0].isr} == {1, 2} for topic in topics)
+
+    cluster.until(is_done, pace_ms=10)
+    assert quota(cluster, side).size > 15 * VALUE_SIZE
+
+
 @SIDES
 def test_removed_throttle_lets_the_reassignment_go_on(cluster, side, replicas):
     throttle(cluster, side, 1, replicas)

@@ -63,6 +63,9 @@ IN_FLIGHT_MAX = 2
 CHANGED_MAX = 500
 """Maximum number of partitions in a request, which takes a few ms to build and to handle."""
 
+THROTTLED_MAX = CHANGED_MAX // 5
+"""Maximum number of throttled partitions that are fetched at once when the rate has fallen."""
+
 DISK_RETRY_MS = 1_000
 """Delay before a partition is fetched again whose log could not be written, as on a full disk."""
 
@@ -138,6 +141,8 @@ class ReplicaFetcher:
         self._throttle = throttle
         self._throttled: dict[PartitionKey, None] = {}
         """Partitions that are out of the session until the rate has fallen."""
+        self._behind: dict[PartitionKey, None] = {}
+        """Throttled partitions in the session that were not in sync when they were last sent."""
         self._throttle_timer: ScheduledCall | None = None
         self._node = node
         self._connect = connect
@@ -235,6 +240,7 @@ class ReplicaFetcher:
 
     def _forget(self, key: PartitionKey) -> None:
         self._changed.pop(key, None)
+        self._behind.pop(key, None)
         if self._sent.pop(key, None) is not None:
             self._forgotten[key] = None
 
@@ -274,6 +280,7 @@ class ReplicaFetcher:
         """Begin another session with the next request."""
         self._session_id = self._session_epoch = 0
         self._sent.clear()
+        self._behind.clear()
         self._forgotten.clear()
         self._throttled.clear()  # it is decided with the next request
         self._changed = dict.fromkeys(self._partitions.keys() - self._waiting.keys())
@@ -292,6 +299,9 @@ class ReplicaFetcher:
             self._is_urgent = False
             return
         self._request += 1
+        if self._behind and not self._in_flight and self._throttle.quota.is_exceeded:
+            # The leader would send the records of these, too.
+            self._changed.update(dict.fromkeys(itertools.islice(self._behind, CHANGED_MAX)))
         changed = self._take_changed()
         self._is_urgent = bool(self._changed)
         if not self._session_id and not changed:
@@ -324,13 +334,14 @@ class ReplicaFetcher:
     ) -> bool:
         """Return whether a partition is not fetched now because the quota is exceeded.
 
-        If the fetch is that of an earlier request, a response to it may be on its way.
+        A fetch that was sent before stays: a response to it may be on its way.
         """
-        if sent is not None and sent.fetch.follower.offset == fetch.follower.offset:
+        if partition.has_all_committed or self._throttle.is_in_sync(*partition.key):
+            self._behind.pop(partition.key, None)
             return False
-        return self._throttle.quota.is_exceeded and not (
-            partition.has_all_committed or self._throttle.is_in_sync(*partition.key)
-        )
+        self._behind[partition.key] = None
+        was_sent = sent is not None and sent.fetch.follower.offset == fetch.follower.offset
+        return self._throttle.quota.is_exceeded and not (was_sent and self._in_flight)
 
     def _withhold(self, key: PartitionKey) -> None:
         """Fetch a partition again when the rate has fallen."""
@@ -352,7 +363,7 @@ class ReplicaFetcher:
         """Fetch throttled partitions again, if the quota is not exceeded any more."""
         self._stop_throttle_timer()
         if not self._throttle.quota.is_exceeded:
-            for key in list(itertools.islice(self._throttled, CHANGED_MAX)):
+            for key in list(itertools.islice(self._throttled, THROTTLED_MAX)):
                 self._fetch_again(key)
         self._await_rate()
 
