@@ -248,7 +248,7 @@ THROTTLED_REPLICA = re.compile("([0-9]{1,10}:[0-9]{1,10})?")
 THROTTLED_REPLICAS: Check[tuple[str, ...]] = Check(
     # Kafka's words.
     "the literal '*' or a list of replicas in the following format:"
-    " [partitionId:brokerId],[partitionId:brokerId],...",
+    " [partitionId]:[brokerId],[partitionId]:[brokerId],...",
     lambda entries: entries == (ALL_REPLICAS,) or all(map(THROTTLED_REPLICA.fullmatch, entries)),
 )
 LEADER_REPLICATION_THROTTLED_REPLICAS: ConfigKey[tuple[str, ...]] = TOPIC.declare(

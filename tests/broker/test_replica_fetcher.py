@@ -287,3 +287,15 @@ def test_lost_connection_does_not_end_the_throttle(leader):
     leader.on_close()
     leader.due.pop().callback()
     assert len(leader.frames) == 2
+
+
+def test_lower_rate_that_is_exceeded_does_not_end_the_wait(leader):
+    exceed(leader)
+    follow_throttled(leader, 0)
+    leader.due.pop(0).callback()
+    leader.quota.add_listener(leader.fetcher.fetch_throttled)  # as FollowedPartitions does
+    leader.quota.set_rate_max(9)
+    assert (leader.frames, len(leader.due)) == ([], 1)
+    leader.clock.advance(leader.quota.wait_ms)
+    leader.tick()
+    assert request_of(leader.frames[0]) == ([0], [])

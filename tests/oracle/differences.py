@@ -277,6 +277,10 @@ DIFFERENCES = (
             "match", "metrics", PERMITS_DEAD_LETTERS,
         )
     ),
+    Listed(
+        "configs.a_node_*", "*", "*.configs.*.replication.throttled.rate",
+        "Kafka lists these keys only where they are set",
+    ),
     *(
         Listed("configs.a_node_*", "*", f"*.configs.{key}.synonyms", IN_A_FILE)
         for key in (

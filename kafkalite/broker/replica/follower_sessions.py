@@ -204,8 +204,6 @@ class FollowerSession(DelayedOperation):
             for fields in partitions:
                 self._name(request, topic_id, fields)
         self._unread.update(dict.fromkeys(itertools.islice(self._joining, JOINING_MAX)))
-        if self._throttled:
-            self._resume_throttled()
         limits = request.limits
         results = self._read(limits)
         if results or limits.wait_ms <= 0 or self._unread:

@@ -151,7 +151,6 @@ class Partition:
         """Lead the partition without followers: they were removed from it."""
         self.lead(leader_epoch)
         self.replication = None
-        self.is_throttled = False
         self.log.is_replicated = False
         self.log.committed_limit = None
         self.commits_at_append = not self.flushes_always
