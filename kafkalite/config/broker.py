@@ -26,6 +26,8 @@ A group commit has no configurable delay: records appended while one is in progr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kafkalite.config.endpoints import parse_endpoint
 from kafkalite.config.group import GROUP, GROUP_COORDINATOR
 from kafkalite.config.key import (
