@@ -65,6 +65,16 @@ def test_file_that_cannot_be_opened_raises_storage_error(tmp_path: Path, code: i
     assert log.durable_offset == log.end_offset
 
 
+@pytest.mark.parametrize("code", CODES)
+def test_replica_whose_file_cannot_be_opened_has_failed(tmp_path: Path, code: int) -> None:
+    disk = FaultyDisk(1, code, sticky=True, only=("open",))
+    log = closed_log(tmp_path / "t-0", disk)
+    log.is_replicated = True
+    with pytest.raises(KafkaStorageError, match="cannot be opened"):
+        log.append(batch(b"more"), 0)
+    assert (log.failure is None) == (code == errno.EMFILE)  # which may be over in a moment
+
+
 def test_unreadable_index_raises_storage_error(tmp_path: Path) -> None:
     disk = FaultyDisk(1, errno.EIO)
     log = closed_log(tmp_path / "t-0", disk)

@@ -66,7 +66,7 @@ class Partition:
     __slots__ = ("error", "flush_timer", "flushes_always", "flushing", "high_watermark", "index",
                  "commits_at_append", "is_loading", "is_throttled", "leader_epoch", "log",
                  "marker_listener", "replication", "topic", "topic_id", "traffic",
-                 "waiting")  # fmt: skip
+                 "waiting", "write_error")  # fmt: skip
 
     def __init__(
         self,
@@ -104,6 +104,8 @@ class Partition:
         self.is_throttled = False
         """True if what is sent to followers counts for the node's quota (replication_quota.py)."""
         self.error: KafkaError | None = None
+        self.write_error = ""
+        """The last error of an append that was logged, after which the log may still go on."""
         self.flushing = False
         self.flush_timer: object | None = None
         self._forget_transactions()

@@ -47,6 +47,7 @@ from kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from kafkalite.protocol.results import PartitionAppendResult, new_tuple
+from kafkalite.storage.files.disk import LogFilesLost
 from kafkalite.storage.log.batch_validator import ATTRIBUTES_LOW
 from kafkalite.storage.state.verification import NOT_REQUIRED, VerificationGuard
 
@@ -379,7 +380,11 @@ class ReplicaManager:
         if not self.verifies_transactions:
             guard = NOT_REQUIRED
         self.refused.check(partition, batch)
-        appended = partition.append(batch, validated=validated, guard=guard)
+        try:
+            appended = partition.append(batch, validated=validated, guard=guard)
+        except KafkaStorageError as error:
+            self._check_log(partition, error)
+            raise
         partition.traffic.produces += 1
         self._dirty[partition] = None
         return appended
@@ -391,7 +396,11 @@ class ReplicaManager:
 
         One that begins a producer's transaction needs the guard of its verification.
         """
-        appended = partition.append(batch, from_client=False, guard=guard)
+        try:
+            appended = partition.append(batch, from_client=False, guard=guard)
+        except KafkaStorageError as error:
+            self._check_log(partition, error)
+            raise
         self._dirty[partition] = None
         return appended
 
@@ -470,6 +479,18 @@ class ReplicaManager:
         if partition in self._retiring or (partition.log.durable_offset < partition.log.end_offset):
             # Records appended during the flush: flush them now, or start their flush timer.
             self.mark_dirty(partition)
+
+    def _check_log(self, partition: Partition, error: KafkaStorageError) -> None:
+        """Lead a partition no longer whose log has failed during an append; a full disk is not
+        that."""
+        if partition.log.failure is not None and partition.error is None:
+            self._log_failed(partition)
+        elif isinstance(error, LogFilesLost) and partition.write_error != str(error):
+            partition.write_error = str(error)
+            log.error(
+                "Partition %s cannot be written. partition=%s error=%r",
+                partition, partition, str(error),
+            )  # fmt: skip
 
     def _log_failed(self, partition: Partition) -> None:
         log.error(

@@ -56,6 +56,11 @@ class DiskFailed(Fatal):
     """
 
 
+class LogFilesLost(KafkaStorageError):
+    """Files of one log were removed by another program, or cannot be opened: the log cannot go on,
+    but other logs can."""
+
+
 class WriteBackFailed(DiskFailed):
     """A flush failed: the page cache may differ from the disk, for every process that writes to
     this file system.  All of them must end."""
@@ -85,13 +90,15 @@ class Disk:
     ) -> OpenFile:
         """Open a file of a log, to be kept open.
 
-        Raises KafkaStorageError for any failure: nothing was written, and only one log is affected.
+        Raises KafkaStorageError for any failure: nothing was written, and only one log is affected;
+        LogFilesLost unless it may succeed later.
         """
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         try:
             file = self.open(path, flags)
         except OSError as error:
-            raise KafkaStorageError(f"{path} cannot be opened: {error.strerror}") from error
+            kind = KafkaStorageError if error.errno in TRANSIENT_ERRORS else LogFilesLost
+            raise kind(f"{path} cannot be opened: {error.strerror}") from error
         if file.fileno() >= limit - reserved:
             file.close()
             raise KafkaStorageError(
@@ -183,9 +190,12 @@ def put_file(disk: Disk, path: Path, content: bytes, *, flushed: bool = True) ->
 
 
 def failed(error: OSError, doing: str) -> NoReturn:
-    """Raise the error for a failed write: KafkaStorageError for one client, or DiskFailed."""
+    """Raise the error for a failed write: KafkaStorageError for one client, LogFilesLost for one
+    log, or DiskFailed."""
     reason = f"{doing}: {error.strerror}"
-    if error.errno in TRANSIENT_ERRORS or error.errno in ERRORS_OF_ONE_LOG:
+    if error.errno in ERRORS_OF_ONE_LOG:
+        raise LogFilesLost(reason) from error
+    if error.errno in TRANSIENT_ERRORS:
         raise KafkaStorageError(reason) from error
     raise DiskFailed(reason) from error
 

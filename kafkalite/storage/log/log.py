@@ -44,7 +44,7 @@ from kafkalite.records.decode_steps import DecodeSteps
 from kafkalite.storage.compaction import segment_swap
 from kafkalite.storage.compaction.cleaning_job import CleanedGroup, SourceSegment
 from kafkalite.storage.files import layout
-from kafkalite.storage.files.disk import DiskFailed, failed
+from kafkalite.storage.files.disk import DiskFailed, LogFilesLost, failed
 from kafkalite.storage.files.opening_lock import OpeningLock
 from kafkalite.storage.files.write_back import write_back_failed
 from kafkalite.storage.log import replicated_append
@@ -372,8 +372,8 @@ class Log(TruncatableLog):
             self._space.take(size)
             segments.preallocate(size)
             active.append_run(view[begin : begin + size], positions[first : first + count])
-        except DiskFailed as error:
-            self.failure = str(error)
+        except (DiskFailed, LogFilesLost) as error:
+            self._write_failed(error)
             raise
         self._advance(last.base_offset, last.last_offset, size)
         self.last_batch_position = active.size - last.size
@@ -421,9 +421,14 @@ class Log(TruncatableLog):
             head[:] = view[:HEADER_SIZE]
             assign_offset(head, base_offset, leader_epoch)
             active.append(head, view[HEADER_SIZE:], size, last_offset, max_timestamp)
-        except DiskFailed as error:
-            self.failure = str(error)
+        except (DiskFailed, LogFilesLost) as error:
+            self._write_failed(error)
             raise
+
+    def _write_failed(self, error: DiskFailed | LogFilesLost) -> None:
+        """End the use of the log, unless its files may be put back and no other replica can lead."""
+        if self.is_replicated or isinstance(error, DiskFailed):
+            self.failure = str(error)
 
     def roll(self) -> None:
         """Close the active segment and begin a new one, unless it is empty."""
