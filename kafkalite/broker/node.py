@@ -37,6 +37,7 @@ from kafkalite.broker.replica.fetch_sessions import FetchSessions
 from kafkalite.broker.replica.late_transactions import LateTransactions
 from kafkalite.broker.replica.marker_writer import MarkerWriter
 from kafkalite.broker.replica.node_replication import NodeReplication
+from kafkalite.broker.replica.read_replicas import ReadReplicas
 from kafkalite.broker.replica.reconciler import Reconciler
 from kafkalite.broker.replica.replica_fetcher import Connect
 from kafkalite.broker.replica.replica_manager import ReplicaManager
@@ -179,6 +180,7 @@ class Node:
         )  # fmt: skip
         self.follower_sessions = self.replication.follower_sessions
         self.replication.followed.on_count = self._reserve_descriptors
+        self.read_replicas = ReadReplicas(self.metadata, self.replicas, self.replication.followed)
         self.reconciler = Reconciler(
             self.metadata, self.logs, self.replicas, self.replication.roles, self.renewals,
             self.reactor, self._report_applied,

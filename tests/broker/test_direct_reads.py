@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kafkalite.broker.local import direct_reads
-from kafkalite.broker.replica.partition import READ_COMMITTED
+from kafkalite.broker.replica.readable_partition import READ_COMMITTED
 from kafkalite.broker.security import AclOperation
 from kafkalite.errors import (
     ClusterAuthorizationFailed,

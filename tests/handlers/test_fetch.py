@@ -316,7 +316,7 @@ def test_fetch_returns_storage_error_for_an_unreadable_partition(filled, monkeyp
             raise OSError(5, "Input/output error")
         return log_reader.read(log, *args, **options)
 
-    monkeypatch.setattr("kafkalite.broker.replica.partition.read", read)
+    monkeypatch.setattr("kafkalite.broker.replica.readable_partition.read", read)
     assert fetch(filled, 0).error_code == errors.KafkaStorageError.code
     assert fetch(filled, 0, partition=1).error_code == 0
 

@@ -2,12 +2,9 @@
 
 Fetch   v4–v18   v7 adds sessions (KIP-227), v9 leader epochs (KIP-320), v12 diverging epochs
                  (KIP-595), v13 topic ids (KIP-516), v16 the current leader of partitions that
-                 this node does not lead (KIP-951)
+                 this node does not lead (KIP-951); consumers read followers from v11 on (KIP-392)
 
 A follower fetches through the peer listener; a client that claims to be one is refused.
-
-Left out: a preferred read replica (KIP-392); reads of a debugging consumer (`replica_id` -2) at a
-follower, so that kafka-replica-verification.sh reports the whole log as lag.
 """
 
 from __future__ import annotations
@@ -31,6 +28,7 @@ from kafkalite.broker.replica.follower_sessions import (
     ResponseLimits,
 )
 from kafkalite.broker.replica.purgatory import SLICE
+from kafkalite.broker.replica.read_replicas import DEBUGGING_CONSUMER, ReadReplicas
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.request_metrics import EXPECTED
 from kafkalite.broker.security import READ, TOPIC
@@ -50,8 +48,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kafkalite.broker.replica.fetch_sessions import FetchKey, FetchPartition, FetchSession
+    from kafkalite.broker.replica.readable_partition import ReadablePartition
 
 TOPIC_IDS_SINCE = 13
+FOLLOWERS_SINCE = 11
+"""The version from which followers serve consumers."""
 
 STALE = (NotLeaderOrFollower.code, FencedLeaderEpoch.code)
 
@@ -74,6 +75,7 @@ class FetchNode(HandlerNode, Protocol):
     fetch_sessions: FetchSessions
     follower_sessions: FollowerSessions
     replicas: ReplicaManager
+    read_replicas: ReadReplicas
 
 
 @serves(
@@ -116,9 +118,7 @@ def fetch(
         return FetchResponse.failed(error)
     wanted = session.wanted if session is not None else _named(topics)
     everything = session is None or session_epoch <= 0
-    builder = FetchResponseBuilder(
-        node, client, session, everything, claims_replica=replica_id >= 0
-    )
+    builder = FetchResponseBuilder(node, client, session, everything, replica_id)
     limits = FetchLimits(min_bytes, max_bytes, isolation_level, max_wait_ms > 0)
     if len(wanted) > SLICE:
         delayed = DelayedFetch(list(wanted.items()), builder, limits)
@@ -151,13 +151,13 @@ class FetchResponseBuilder:
         client: ClientContext,
         session: FetchSession | None,
         everything: bool,
-        *,
-        claims_replica: bool,
+        replica_id: int,
     ) -> None:
-        """`claims_replica`: True if the client claims to be a node of this broker."""
+        """`replica_id` is a node of this broker that the client claims to be, or negative."""
         self._node = node
         self._client = client
-        self._claims_replica = claims_replica
+        self._claims_replica = replica_id >= 0
+        self._replica_id = replica_id
         self._session = session
         self._everything = everything
         self._topics: dict[str | bytes, list[PartitionFetchResult]] = {}
@@ -168,6 +168,8 @@ class FetchResponseBuilder:
         """Return these partitions of the request, each with its Partition or an error."""
         leader = self._node.replicas.leader
         allowed: str | bytes | None = None
+        partition: ReadablePartition | None
+        error: KafkaError | None
         items = []
         for (topic, index), fields in wanted:
             if len(fields) > CONSUMER_FIELDS:
@@ -186,6 +188,8 @@ class FetchResponseBuilder:
             except KafkaError as raised:
                 # Drop the traceback: its frames reference this request.
                 partition, error = None, raised.with_traceback(None)
+            if error is not None and error.code == NotLeaderOrFollower.code:
+                partition, error = self._followed(topic, index, error)
             items.append(
                 new_tuple(
                     FetchItem,
@@ -194,6 +198,22 @@ class FetchResponseBuilder:
                 )
             )  # fmt: skip
         return items
+
+    def _followed(
+        self, topic: str | bytes, index: int, error: KafkaError
+    ) -> tuple[ReadablePartition | None, KafkaError | None]:
+        """Return a partition that is followed here, or the error for it; `error` if it is none that
+        the client may read."""
+        if self._claims_replica or self._client.version < FOLLOWERS_SINCE:
+            return None, error
+        is_debugging = self._replica_id == DEBUGGING_CONSUMER
+        partition = self._node.read_replicas.followed(topic, index, is_debugging=is_debugging)
+        if partition is None:
+            return None, error
+        partition.traffic.fetches += 1
+        if not self._client.may(READ, TOPIC, partition.topic):
+            return None, TopicAuthorizationFailed()
+        return partition, None
 
     def add(self, items: Sequence[FetchItem], results: Sequence[PartitionFetchResult]) -> None:
         """Add these results to the response; a fetch session omits the unchanged ones."""

@@ -1,13 +1,14 @@
 """Offsets of a partition: lookup by timestamp or leader epoch, and DeleteRecords.
 
 ListOffsets            v1–v11   v2 isolation level, v4 leader epochs; v7, v8, v9 and v11 each add
-                                one special timestamp
+                                one special timestamp.  A debugging consumer (`replica_id` -2) gets
+                                the offsets of a follower's log, too, up to its end
 OffsetForLeaderEpoch   v2–v4    the end offset of a leader epoch (KIP-320)
 DeleteRecords          v0–v2
 
 Left out: tiered storage, so the earliest local offset is the earliest one, and the latest tiered
-and earliest pending upload offsets are -1; followers, so `replica_id` is ignored and every request
-reads as a consumer.  A search by timestamp waits for the thread that decompresses large batches and
+and earliest pending upload offsets are -1; `replica_id` of a node, which reads as a consumer.  A
+search by timestamp waits for the thread that decompresses large batches and
 for nothing else, so the request's timeout is ignored.  If no record has a timestamp, the offset of
 the greatest timestamp is -1; Kafka returns the first record's offset with the timestamp -1, even
 after that record was deleted.
@@ -26,7 +27,9 @@ from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.replica.batch_opener import BatchOpener
 from kafkalite.broker.replica.delayed_delete_records import DelayedDeleteRecords
-from kafkalite.broker.replica.partition import READ_COMMITTED, Partition
+from kafkalite.broker.replica.partition import Partition
+from kafkalite.broker.replica.read_replicas import DEBUGGING_CONSUMER, ReadReplicas
+from kafkalite.broker.replica.readable_partition import READ_COMMITTED, ReadablePartition
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import DESCRIBE, TOPIC
 from kafkalite.broker.served_apis import Response, ServingNode, serves
@@ -78,6 +81,7 @@ class OffsetsNode(HandlerNode, Protocol):
 
     opener: BatchOpener
     replicas: ReplicaManager
+    read_replicas: ReadReplicas
 
 
 # -- ListOffsets ---------------------------------------------------------------------------------
@@ -106,6 +110,7 @@ class OffsetListing:
         self._node = node
         self._request = request
         self._client = client
+        self._is_debugging = request.replica_id == DEBUGGING_CONSUMER
         self._times = Counter(
             (topic.name, entry.partition_index)
             for topic in request.topics
@@ -164,7 +169,7 @@ class OffsetListing:
         responses.append({**identity, "error_code": 0, **found})
         return True
 
-    def _partition(self, name: str, entry: Any) -> Partition:
+    def _partition(self, name: str, entry: Any) -> ReadablePartition:
         client = self._client
         client.must(DESCRIBE, TOPIC, name)
         if self._times[name, entry.partition_index] > 1:
@@ -174,17 +179,27 @@ class OffsetListing:
         since = SPECIAL_SINCE.get(entry.timestamp)
         if entry.timestamp < 0 and (since is None or client.version < since):
             raise UnsupportedVersion()
-        partition = self._node.replicas.leader(name, entry.partition_index)
+        partition: ReadablePartition
+        if self._is_debugging:
+            partition = self._node.read_replicas.any(name, entry.partition_index)
+        else:
+            partition = self._node.replicas.leader(name, entry.partition_index)
         partition.check_epoch(entry.current_leader_epoch)
         return partition
 
+    def _upper_offset(self, partition: ReadablePartition) -> int:
+        """Return the offset at which the client's view of the log ends."""
+        if self._is_debugging:
+            return partition.log.end_offset
+        return partition.upper_offset(self._request.isolation_level)
+
     def _find(
-        self, partition: Partition, timestamp: int
+        self, partition: ReadablePartition, timestamp: int
     ) -> Response | Future[TimestampOffset | None]:
         log = partition.log
         if timestamp == LATEST:
             self._check_high_watermark(partition)
-            upper = partition.upper_offset(self._request.isolation_level)
+            upper = self._upper_offset(partition)
             return {"timestamp": -1, "offset": upper, "leader_epoch": partition.leader_epoch}
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
             start = log.log_start_offset
@@ -196,23 +211,25 @@ class OffsetListing:
         found = self._node.opener.search(search)
         return found if isinstance(found, Future) else self._readable(partition, found)
 
-    def _check_high_watermark(self, partition: Partition) -> None:
+    def _check_high_watermark(self, partition: ReadablePartition) -> None:
         """Raise while a leader does not know yet which records of earlier epochs are committed:
         the offset would be lower than one that a client has seen (KIP-207)."""
+        if self._is_debugging or not isinstance(partition, Partition):
+            return
         replication = partition.replication
         if replication is not None and partition.high_watermark < replication.isr.epoch_start:
             is_known = self._client.version >= OFFSET_NOT_AVAILABLE_SINCE
             raise OffsetNotAvailable() if is_known else LeaderNotAvailable()
 
-    def _readable(self, partition: Partition, found: TimestampOffset | None) -> Response:
-        upper = partition.upper_offset(self._request.isolation_level)
+    def _readable(self, partition: ReadablePartition, found: TimestampOffset | None) -> Response:
+        upper = self._upper_offset(partition)
         return NOTHING if found is None or found.offset >= upper else found._asdict()
 
     def _search_done(
         self,
         future: Future[Response],
         identity: Response,
-        partition: Partition,
+        partition: ReadablePartition,
         responses: list[Response],
         found: TimestampOffset | None,
         error: KafkaError | None,

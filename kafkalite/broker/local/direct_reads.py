@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.future import Future
 from kafkalite.broker.replica.delayed_operation import DelayedOperation, WatchedPartition
-from kafkalite.broker.replica.partition import READ_COMMITTED
+from kafkalite.broker.replica.readable_partition import READ_COMMITTED
 from kafkalite.broker.request_metrics import EXPECTED
 from kafkalite.broker.security import READ, TOPIC
 from kafkalite.broker.stepping import PAUSE, Work, in_steps

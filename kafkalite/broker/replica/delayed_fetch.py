@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from kafkalite.broker.replica.delayed_operation import SteppedOperation, WatchedPartition
 from kafkalite.broker.replica.divergence import LogRange, find_divergence
-from kafkalite.broker.replica.partition import READ_COMMITTED
 from kafkalite.broker.replica.purgatory import SLICE, SLICE_UNITS, UNITS_PER_TICK
+from kafkalite.broker.replica.readable_partition import READ_COMMITTED
 from kafkalite.errors import KafkaError, KafkaStorageError
 from kafkalite.protocol.results import FetchResponse, PartitionFetchResult, new_tuple
 from kafkalite.storage.segment.aborted_lookup import LookupBudget
 
 if TYPE_CHECKING:
-    from kafkalite.broker.replica.partition import Partition
+    from kafkalite.broker.replica.readable_partition import ReadablePartition
     from kafkalite.records.file_slice import FileSlice
     from kafkalite.storage.log.committed_read import CommittedRead
     from kafkalite.storage.state.leader_epochs import EpochEnd
@@ -43,7 +43,7 @@ class FetchItem(NamedTuple):
 
     topic: str | bytes
     partition_index: int
-    partition: Partition | None
+    partition: ReadablePartition | None
     error: KafkaError | None
     current_leader_epoch: int
     offset: int
@@ -85,8 +85,8 @@ class DelayedFetch(SteppedOperation):
 
     Due when
     A  at least `min_bytes` are readable in its partitions together, or
-    B  one of them would return an error: no longer led here, a new leader epoch, offset out of
-       range, or
+    B  one of them would return an error: no longer led or followed here, a new leader epoch, offset
+       out of range, or
     C  its wait has timed out.
     """
 
@@ -310,7 +310,7 @@ def read(
 
 
 def _succeeded(
-    partition: Partition,
+    partition: ReadablePartition,
     index: int,
     aborted: Sequence[tuple[int, int]] | None,
     records: FileSlice | None,
@@ -323,7 +323,7 @@ def _succeeded(
     return new_tuple(PartitionFetchResult, fields)
 
 
-def _diverging(partition: Partition, item: FetchItem) -> EpochEnd | None:
+def _diverging(partition: ReadablePartition, item: FetchItem) -> EpochEnd | None:
     log = partition.log
     span = LogRange(log.log_start_offset, log.end_offset)
     return find_divergence(log.leader_epochs, span, item.offset, item.last_fetched_epoch)

@@ -14,6 +14,7 @@ from kafkalite.errors import KafkaStorageError, NotLeaderOrFollower
 
 if TYPE_CHECKING:
     from kafkalite.broker.node_settings import ReplicaFetchSettings
+    from kafkalite.broker.replica.purgatory import Purgatory
     from kafkalite.broker.replica.replica_fetcher import Connect
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.partition_image import PartitionImage
@@ -35,11 +36,13 @@ class FollowedPartitions:
         settings: Callable[[], ReplicaFetchSettings],
         reactor: Reactor,
         flusher: Flusher,
+        purgatory: Purgatory,
         on_failed: Callable[[bytes, int], object],
         throttle: FollowerThrottle,
     ) -> None:
         """`connect_to(node_id)` returns what opens connections to a node; `on_failed` is called
         with each partition whose log cannot follow its leader any more."""
+        self._purgatory = purgatory
         self._on_failed = on_failed
         self._throttle = throttle
         throttle.quota.add_listener(self._fetch_throttled)
@@ -127,6 +130,14 @@ class FollowedPartitions:
         fetcher.renew(node)
         fetcher.add(partition)
 
+    def update(self, partition: FollowedPartition, image: PartitionImage) -> None:
+        """Note whether a partition is in sync; if not, consumers that wait for it are sent away."""
+        is_same_epoch = image.leader_epoch == partition.leader_epoch
+        partition.is_in_sync = is_same_epoch and self._node_id in image.isr
+        if not partition.is_in_sync:
+            for delayed in list(partition.waiting):
+                self._purgatory.complete_early(delayed)
+
     def remove(self, topic_id: bytes, index: int) -> FollowedPartition | None:
         """Follow a partition no longer; return it, or None if it was not followed."""
         partition = self._partitions.get(topic_id, {}).pop(index, None)
@@ -143,6 +154,7 @@ class FollowedPartitions:
         self._dirty.pop(partition, None)
         self._flushes.remove(partition)
         partition.error = NotLeaderOrFollower()
+        self._purgatory.wake(partition)
 
     def _stop_fetching(self, partition: FollowedPartition) -> None:
         fetcher = self._fetchers.get(partition.leader)
@@ -200,6 +212,7 @@ class FollowedPartitions:
     def _applied(self, partition: FollowedPartition) -> None:
         """Settle a partition after a response; report one that cannot follow any more."""
         if partition.error is not None:
+            self._purgatory.wake(partition)
             self._on_failed(*partition.key)
         self._mark_dirty(partition)
 
@@ -208,7 +221,8 @@ class FollowedPartitions:
             self._dirty[partition] = None
 
     def settle(self) -> None:
-        """Write index entries and begin the flushes of this tick's appends."""
+        """Write index entries, begin the flushes of this tick's appends, and check the requests
+        that wait for a high watermark."""
         if not self._dirty:
             return
         dirty, self._dirty = self._dirty, {}
@@ -216,6 +230,8 @@ class FollowedPartitions:
             partition.log.write_index_page()
             partition.log.producers.transactions.forget_committed(partition.high_watermark)
             self._flushes.collect(partition)
+            if partition.waiting:
+                self._purgatory.wake(partition)
         self._flushes.submit()
 
     def _flushed(self, partition: FollowedPartition) -> None:
@@ -232,5 +248,6 @@ class FollowedPartitions:
             partition, partition.log.failure,
         )  # fmt: skip
         partition.error = KafkaStorageError(partition.log.failure)
+        self._purgatory.wake(partition)
         self._stop_fetching(partition)
         self._on_failed(*partition.key)

@@ -79,7 +79,8 @@ class NodeReplication:
 
         self.followed = FollowedPartitions(
             metadata.node_id, connect_to, lambda: ReplicaFetchSettings.of(settings()), reactor,
-            flusher, self._failed, FollowerThrottle(self.follower_quota, is_in_sync),
+            flusher, replicas.purgatory, self._failed,
+            FollowerThrottle(self.follower_quota, is_in_sync),
         )  # fmt: skip
         self.roles = ReplicaRoles(
             metadata, logs, replicas, self.followed, lambda: controller.node_epoch

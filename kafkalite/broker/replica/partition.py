@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kafkalite.broker.replica.isr import InSyncReplicas, IsrRules
 from kafkalite.broker.replica.leader_replication import LeaderReplication
+from kafkalite.broker.replica.readable_partition import ReadablePartition
 from kafkalite.broker.replica.replication_quota import throttles
 from kafkalite.broker.request_metrics import TopicTraffic
 from kafkalite.config.topic import LEADER_REPLICATION_THROTTLED_REPLICAS
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
-from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
-from kafkalite.storage.log.committed_read import CommittedRead
-from kafkalite.storage.log.log_reader import available, read
-from kafkalite.storage.log.segment_grants import SegmentGrant, grant
 from kafkalite.storage.state.durability import Durability
 
 if TYPE_CHECKING:
@@ -30,14 +27,11 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.delayed_operation import DelayedOperation
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.partition_image import PartitionImage
+    from kafkalite.errors import KafkaError
     from kafkalite.records.control import TransactionMarker
     from kafkalite.records.decode_steps import DecodeSteps
-    from kafkalite.records.file_slice import FileSlice
     from kafkalite.storage.log.log import Log, LogAppendResult
     from kafkalite.storage.state.verification import VerificationGuard
-
-READ_COMMITTED = 1
-"""Kafka's isolation level for reads up to the last stable offset."""
 
 
 class MarkerListener(Protocol):
@@ -60,13 +54,15 @@ class ReplicationEnvironment(NamedTuple):
     """Called when a fetch may have changed the high watermark or the ISR."""
 
 
-class Partition:
+class Partition(ReadablePartition):
     """One partition led by this node."""
 
     __slots__ = ("error", "flush_timer", "flushes_always", "flushing", "high_watermark", "index",
                  "commits_at_append", "is_loading", "is_throttled", "leader_epoch", "log",
                  "marker_listener", "replication", "topic", "topic_id", "traffic",
                  "waiting", "write_error")  # fmt: skip
+
+    high_watermark: int
 
     def __init__(
         self,
@@ -96,7 +92,6 @@ class Partition:
         log.committed_limit = None
         self.lead(leader_epoch)
         self.waiting: dict[DelayedOperation, int | None] = {}
-        """Delayed operations that wait for this partition; for a fetch, its position there."""
         self.marker_listener: MarkerListener | None = None
         self.is_loading = False
         """True while a coordinator loads its records.  No pass of the log cleaner begins then: a
@@ -172,15 +167,6 @@ class Partition:
             self.index,
         )
 
-    @property
-    def last_stable_offset(self) -> int:
-        """The offset at which read_committed reads end: the outcome of each transaction below it is
-        known and committed."""
-        transactions = self.log.producers.transactions
-        if not transactions:
-            return self.high_watermark
-        return transactions.last_stable_offset(self.high_watermark, self.log.log_start_offset)
-
     def begin_validation(self, batch: memoryview | bytes) -> DecodeSteps[bytes] | None:
         """Return the steps that open a client's batch for `append`, or None if it needs none."""
         if self.error is not None:
@@ -250,71 +236,3 @@ class Partition:
             return False
         self.high_watermark = reached
         return True
-
-    def upper_offset(self, isolation_level: int) -> int:
-        """Return the offset at which a consumer's reads end."""
-        if isolation_level == READ_COMMITTED:
-            return self.last_stable_offset
-        return self.high_watermark
-
-    def read(
-        self, offset: int, size_max: int, isolation_level: int, *, whole_first: bool
-    ) -> FileSlice | None:
-        """Return the bytes from the batch that contains `offset`, or None if there are none yet."""
-        upper = self.upper_offset(isolation_level)
-        if offset > upper:
-            self._refuse_beyond(offset)
-            return None
-        return read(self.log, offset, size_max, upper, whole_first=whole_first)
-
-    def read_committed(
-        self, offset: int, size_max: int, aborted_max: int, *, whole_first: bool
-    ) -> CommittedRead | None:
-        """Return the read of a read_committed reader, to be completed in steps; None if there is
-        nothing to read yet."""
-        upper = self.last_stable_offset
-        if offset > upper:
-            self._refuse_beyond(offset)
-            return None
-        return CommittedRead(
-            self.log, offset, size_max, upper, aborted_max, whole_first=whole_first
-        )
-
-    def grant(self, offset: int, size_max: int, isolation_level: int) -> SegmentGrant | None:
-        """Return a segment grant of whole batches for the same range, or None if it is empty."""
-        upper = self.upper_offset(isolation_level)
-        if offset > upper:
-            self._refuse_beyond(offset)
-            return None
-        return grant(self.log, offset, size_max, upper)
-
-    def readable(self, offset: int, isolation_level: int) -> bool:
-        """Return whether a read at `offset` would return any bytes."""
-        if offset < self.upper_offset(isolation_level):
-            return True
-        self._refuse_beyond(offset)
-        return False
-
-    def available(self, offset: int, size_max: int, isolation_level: int) -> int:
-        """Return the number of bytes that a read at `offset` would return."""
-        if not self.readable(offset, isolation_level):
-            return 0
-        return available(self.log, offset, self.upper_offset(isolation_level), size_max)
-
-    def _refuse_beyond(self, offset: int) -> None:
-        # An offset between the high watermark and the log end offset is valid; it has no data yet.
-        if offset > self.log.end_offset:
-            raise OffsetOutOfRange()
-
-    def check_epoch(self, current_leader_epoch: int) -> None:
-        """Raise if the client's leader epoch is older or newer than this leader's (KIP-320).
-
-        A negative epoch means that the client sent none.
-        """
-        if self.error is not None:
-            raise self.error.copy()
-        if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
-            return
-        if current_leader_epoch < self.leader_epoch:
-            raise FencedLeaderEpoch()
-        raise UnknownLeaderEpoch()

@@ -103,10 +103,13 @@ class ReplicaRoles:
         )
 
     def update(self, topic: TopicImage, index: int) -> None:
-        """Apply at once what the image says about a partition that this node leads."""
+        """Apply at once what the image says about a partition that this node leads or follows."""
         image = topic.partitions[index]
         led = self._replicas.of_topic(topic.topic_id).get(index)
         if led is None:
+            followed = self._followed.of_topic(topic.topic_id).get(index)
+            if followed is not None:
+                self._followed.update(followed, image)
             return
         settings = self._metadata.log_settings_of(topic)
         if image.leader == self._metadata.node_id:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.broker.future import Future
 from kafkalite.broker.replica.delayed_fetch import ABORTED_MAX
-from kafkalite.broker.replica.partition import READ_COMMITTED
+from kafkalite.broker.replica.readable_partition import READ_COMMITTED
 from kafkalite.broker.share.dead_letter_queue import DeadLetterQueue
 from kafkalite.broker.share.fetched_batches import FetchedBatches, ReadAhead
 from kafkalite.config.share_group import duration_ms
