@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.controller.metadata_reader import MetadataReader
+from kafkalite.broker.controller.node_racks import racks_of
 from kafkalite.broker.controller.remote_controller import RemoteController
 from kafkalite.broker.node import Node
 from kafkalite.broker.node_settings import effective_settings, placement_limits
-from kafkalite.config.broker import BROKER_RACK
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import SUPERVISOR_ID
@@ -92,10 +92,11 @@ def register_nodes(
     """
     controller.decide_at_start(lambda machine: machine.set_cluster_id(cluster_id))
     now = effective_settings(settings, controller.image, SUPERVISOR_ID)
+    racks = racks_of(settings, controller.image, addresses)
     controller.decide_at_start(
         lambda machine: machine.register_nodes(
             addresses,
-            now[BROKER_RACK],
+            racks,
             limits=placement_limits(now),
             log_directories=log_directories,
             is_first_start=is_first_start,

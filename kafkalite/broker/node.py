@@ -20,6 +20,7 @@ from socket import socket
 from kafkalite.broker.client_telemetry import ClientTelemetry
 from kafkalite.broker.controller.controller_client import ControllerClient, HeartbeatState
 from kafkalite.broker.controller.local_controller import LocalController
+from kafkalite.broker.controller.node_racks import NodeRacks
 from kafkalite.broker.coordinator.group_coordinators import GroupCoordinators
 from kafkalite.broker.coordinator.partition_verification import PartitionVerification
 from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
@@ -51,6 +52,7 @@ from kafkalite.config.broker import (
     TRANSACTION_MAX_TIMEOUT_MS,
     TRANSACTION_PARTITION_VERIFICATION_ENABLE,
 )
+from kafkalite.config.replication import REPLICA_SELECTOR_CLASS
 from kafkalite.config.resources import Resource
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, TopicImage
@@ -108,6 +110,8 @@ class Node:
         assert logs.flusher is not None
         self.flusher: Flusher = logs.flusher
         self._settings = NodeSettings(settings, node_id, controller.image)
+        if local_controller is not None:
+            NodeRacks(local_controller, settings, reactor.call_later)
         self.metadata = MetadataCache(controller, self._settings, node_id)
         self.opener = BatchOpener(lambda: reactor.tick_number)
         self.replicas = ReplicaManager(
@@ -181,6 +185,7 @@ class Node:
         self.follower_sessions = self.replication.follower_sessions
         self.replication.followed.on_count = self._reserve_descriptors
         self.read_replicas = ReadReplicas(self.metadata, self.replicas, self.replication.followed)
+        self.read_replicas.selects_by_rack = bool(self.settings[REPLICA_SELECTOR_CLASS])
         self.reconciler = Reconciler(
             self.metadata, self.logs, self.replicas, self.replication.roles, self.renewals,
             self.reactor, self._report_applied,

@@ -87,7 +87,10 @@ ADVERTISED_LISTENERS: ConfigKey[tuple[str, ...] | None] = BROKER.declare(
 )
 BROKER_RACK: ConfigKey[str | None] = BROKER.declare(
     "broker.rack", Type.STRING, None,
-    """Rack of this node, as sent to clients in metadata responses.""",
+    """Rack of this node, as sent to clients in metadata responses.  All nodes are on one host, so
+    racks of their own, set for one broker each, are for tests of clients.  Unlike in Kafka, it may
+    change while the broker runs.""",
+    update=UpdateMode.CLUSTER_WIDE,
 )
 LOG_DIRS: ConfigKey[Sequence[str]] = BROKER.declare(
     "log.dirs", Type.LIST, (),

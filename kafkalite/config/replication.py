@@ -5,14 +5,16 @@ Defaults that differ from Kafka's: `replica.lag.time.max.ms` is 10000, `replica.
 
 Left out: `num.replica.fetchers` and the sizes of sockets, since a node fetches in its event loop,
 over sockets of the host; `replica.alter.log.dirs.io.max.bytes.per.second`, since a node has one log
-directory; `replica.selector.class`.
+directory; selectors of replicas other than Kafka's, since the broker loads no classes.
 """
 
 from __future__ import annotations
 
-from kafkalite.config.key import Scope, Type, UpdateMode, at_least
+from kafkalite.config.key import Check, ConfigKey, Scope, Type, UpdateMode, at_least
 
 REPLICATION = Scope("broker")
+
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 REPLICA_LAG_TIME_MAX_MS = REPLICATION.declare(
     "replica.lag.time.max.ms", Type.LONG, 10_000,
@@ -47,6 +49,15 @@ REPLICA_FETCH_BACKOFF_MS = REPLICATION.declare(
     "replica.fetch.backoff.ms", Type.INT, 100,
     """Maximum time between a follower's fetches of a partition for which it gets errors.""",
     check=at_least(1),
+)
+REPLICA_SELECTOR_CLASS: ConfigKey[str | None] = REPLICATION.declare(
+    "replica.selector.class", Type.STRING, None,
+    """Selects the replica that a consumer with a rack (client.rack) reads (KIP-392).  With
+    org.apache.kafka.common.replica.RackAwareReplicaSelector it is one of that rack; if empty, it is
+    the leader.""",
+    check=Check(
+        f"empty or {RACK_AWARE_SELECTOR}", lambda name: name in ("", RACK_AWARE_SELECTOR)
+    ),
 )
 REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS = REPLICATION.declare(
     "replica.high.watermark.checkpoint.interval.ms", Type.LONG, 5_000,

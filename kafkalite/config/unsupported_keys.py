@@ -15,7 +15,6 @@ UNSUPPORTED_KEYS: dict[tuple[str, ...], str] = {
     ("num.network.threads", "num.io.threads", "queued.max.requests", "background.threads"): (
         "a node serves all its connections in one event loop; remove the line"
     ),
-    ("replica.selector.class",): "all nodes are on one host; remove the line",
     ("replica.alter.log.dirs.",): "a node has one log directory; remove the line",
     ("num.replica.", "replica."): (
         "a node fetches from other nodes in its event loop, over sockets of the host; remove the"

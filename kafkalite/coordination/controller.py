@@ -109,7 +109,7 @@ class Controller:
     def register_nodes(
         self,
         addresses: nodes.Addresses,
-        rack: str | None,
+        racks: nodes.Racks,
         *,
         sizes: PartitionSizes = NO_SIZES,
         limits: PlacementLimits = NO_LIMITS,
@@ -118,7 +118,7 @@ class Controller:
     ) -> DecisionResult[None]:
         """Have exactly these nodes at start, and give every partition a leader among them."""
         return nodes.register(
-            self.image, addresses, rack, sizes, limits,
+            self.image, addresses, racks, sizes, limits,
             log_directories=log_directories, is_first_start=is_first_start,
         )  # fmt: skip
 
@@ -127,6 +127,10 @@ class Controller:
     ) -> DecisionResult[None]:
         """Set a node's listener address and log directory."""
         return nodes.set_address(self.image, node_id, host, port, rack, log_directory)
+
+    def set_racks(self, racks: nodes.Racks) -> DecisionResult[None]:
+        """Set the racks of all nodes."""
+        return nodes.set_racks(self.image, racks)
 
     def add_node(self) -> DecisionResult[int]:
         """Add a worker and return its id."""

@@ -47,6 +47,9 @@ from kafkalite.protocol.schemas.internal import REMOVE_NODE, TypedRecord
 Addresses = Mapping[int, tuple[str, int]]
 """The host and port of each node's listener."""
 
+Racks = Mapping[int, str | None]
+"""The rack of each node; a node that is absent has none."""
+
 NO_DIRECTORIES: Mapping[int, str] = {}
 """There is only one log directory."""
 
@@ -118,7 +121,7 @@ class Placer:
 def register(
     image: ClusterImage,
     addresses: Addresses,
-    rack: str | None,
+    racks: Racks,
     sizes: PartitionSizes,
     limits: PlacementLimits,
     *,
@@ -137,7 +140,7 @@ def register(
     or one with partitions in a log directory of its own.
     """
     assert SUPERVISOR_ID in addresses
-    nodes = _settled_nodes(image, addresses, rack, log_directories)
+    nodes = _settled_nodes(image, addresses, racks, log_directories)
     _check_replicas_stay(image, nodes)
     if is_first_start:
         nodes |= {
@@ -170,14 +173,17 @@ def register(
 def _settled_nodes(
     image: ClusterImage,
     addresses: Addresses,
-    rack: str | None,
+    racks: Racks,
     log_directories: Mapping[int, str],
 ) -> dict[int, NodeImage]:
     nodes = {}
     for node_id, (host, port) in sorted(addresses.items()):
         known = image.nodes.get(node_id, NodeImage(node_id, host, port))
         nodes[node_id] = known._replace(
-            host=host, port=port, rack=rack, log_directory=log_directories.get(node_id, "")
+            host=host,
+            port=port,
+            rack=racks.get(node_id),
+            log_directory=log_directories.get(node_id, ""),
         )
     workers = _workers(nodes)
     if not workers:
@@ -262,6 +268,14 @@ def set_address(
         return DecisionResult(None)
     located = node._replace(host=host, port=port, rack=rack, log_directory=log_directory)
     return DecisionResult(None, [] if located == node else [node_record(located)])
+
+
+def set_racks(image: ClusterImage, racks: Racks) -> DecisionResult[None]:
+    """Set the racks of nodes, and of those that are not named none."""
+    moved = (node._replace(rack=racks.get(n)) for n, node in image.nodes.items())
+    return DecisionResult(
+        None, [node_record(node) for node in moved if node != image.nodes[node.node_id]]
+    )
 
 
 def add(image: ClusterImage) -> DecisionResult[int]:

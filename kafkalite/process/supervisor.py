@@ -28,6 +28,7 @@ from kafkalite.broker.assembly import (
 from kafkalite.broker.controller.admin_commands import AdminCommands
 from kafkalite.broker.controller.compaction_demand import CompactionDemand
 from kafkalite.broker.controller.local_controller import LocalController
+from kafkalite.broker.controller.node_racks import racks_of
 from kafkalite.broker.controller.preferred_leaders import PreferredLeaders
 from kafkalite.broker.controller.reassigner import Reassigner
 from kafkalite.broker.controller.replicated_nodes import ReplicatedNodes
@@ -38,7 +39,6 @@ from kafkalite.broker.node_settings import placement_limits, reactor_limits
 from kafkalite.clock import SystemClock
 from kafkalite.config.broker import (
     BROKER_HEARTBEAT_INTERVAL_MS,
-    BROKER_RACK,
     BROKER_SESSION_TIMEOUT_MS,
     BROKER_TICK_TIMEOUT_MS,
 )
@@ -135,7 +135,7 @@ class Supervisor:
         assert spec.control_socket is not None
         self._control_socket = spec.control_socket
         self._controller = controller
-        self._rack = spec.settings[BROKER_RACK]
+        self._settings = spec.settings
         self._log_directory = partial(log_directory, spec)
         self._reactor = reactor
         self._sent_node_ids: list[int] | None = None
@@ -298,8 +298,9 @@ class Supervisor:
         # Without a listener the node has no address: another program may have its port by now
         # and would receive the records of our clients.
         port = 0 if process.state == BACKOFF else process.port
+        rack = racks_of(self._settings, self._controller.image, [node_id])[node_id]
         self._controller.decide(
             lambda machine: machine.set_node_address(
-                node_id, process.host, port, self._rack, self._log_directory(node_id)
+                node_id, process.host, port, rack, self._log_directory(node_id)
             )
         )

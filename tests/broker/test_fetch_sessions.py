@@ -12,10 +12,10 @@ def wanted(index, offset=0):
     return (index, -1, offset, -1, -1, 1 << 20)
 
 
-def entry(index, high_watermark=0, records=None, error_code=0, log_start=0):
+def entry(index, high_watermark=0, records=None, error_code=0, log_start=0, preferred=-1):
     return (
-        index, error_code, high_watermark, high_watermark, log_start, None, -1, records, None,
-        None, -1,
+        index, error_code, high_watermark, high_watermark, log_start, None, preferred, records,
+        None, None, -1,
     )  # fmt: skip
 
 
@@ -236,6 +236,14 @@ def test_session_always_includes_errors(sessions):
     faulty = [("t", [entry(0, -1, error_code=6)])]
     news(session, faulty, everything=True)
     assert news(session, faulty, everything=False) == faulty
+
+
+def test_partition_with_a_preferred_replica_is_always_in_the_response(sessions):
+    session = sessions.open(0, 0, topics_of(0, 1), [])
+    elsewhere = [("t", [entry(0, 5, preferred=2)])]
+    news(session, elsewhere, everything=True)
+    assert news(session, elsewhere, everything=False) == elsewhere
+    assert news(session, [("t", [entry(0, 5)])], everything=False) == []
 
 
 def test_partition_with_records_moves_to_the_end(sessions):

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from kafkalite.broker.security import READ
+from kafkalite.config.replication import RACK_AWARE_SELECTOR
+from kafkalite.config.resources import Resource
 from kafkalite.errors import (
     FencedLeaderEpoch,
     NotLeaderOrFollower,
@@ -15,6 +17,7 @@ from kafkalite.errors import (
     TopicAuthorizationFailed,
     UnknownLeaderEpoch,
 )
+from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST, LIST_OFFSETS
 from kafkalite.records.batch import batches
@@ -26,6 +29,7 @@ from tests.simulation.cluster import ClientRequest
 
 DEBUGGING = -2
 LONG_MS = 60_000
+SET, DELETE = 0, 1
 READ_COMMITTED = 1
 
 
@@ -289,3 +293,128 @@ def test_follower_returns_committed_transactions_to_a_read_committed_consumer(be
         assert entry.last_stable_offset == 4
         found = [(each.producer_id, each.first_offset) for each in entry.aborted_transactions]
         assert found == [(aborted.producer_id, 1)]
+
+
+# -- the replica that a consumer with a rack reads -------------------------------------------------
+
+SELECTING = {"replica.selector.class": RACK_AWARE_SELECTOR}
+
+
+def set_racks(cluster: Clients, racks: dict[int, str | None]) -> None:
+    """Set broker.rack of nodes while they run, and wait until every node knows it."""
+    resources = [
+        {
+            "resource_type": Resource.BROKER,
+            "resource_name": str(node_id),
+            "configs": [{
+                "name": "broker.rack",
+                "config_operation": SET if rack is not None else DELETE,
+                "value": rack,
+            }],
+        }
+        for node_id, rack in racks.items()
+    ]  # fmt: skip
+    response = cluster.request(
+        0, INCREMENTAL_ALTER_CONFIGS, 1, resources=resources, validate_only=False
+    )
+    assert not any(each.error_code for each in response.responses), response
+    known = [cluster.node(n).image for n in (0, *NODES)]
+    cluster.until(
+        lambda: all(image.nodes[n].rack == rack for image in known for n, rack in racks.items())
+    )
+
+
+@pytest.fixture
+def selecting(begun: Callable[..., Clients]) -> Clients:
+    """The same with Kafka's selector; the leader is in rack `a`, and one follower in `b`."""
+    cluster = begun(3, **SELECTING)
+    cluster.create("t", replicas=3)
+    cluster.until(lambda: in_sync(cluster, *NODES))
+    set_racks(cluster, {cluster.leader("t"): "a", followers(cluster)[1]: "b"})
+    produce(cluster, b"a")
+    know(cluster, 1, *followers(cluster))
+    return cluster
+
+
+@pytest.mark.parametrize("version", [11, 12, 18])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_leader_names_the_follower_of_the_rack_at_once(selecting, version, offset):
+    cluster = selecting
+    pending = begin_fetch(
+        cluster, cluster.leader("t"), offset, version=version, rack="b", wait_ms=LONG_MS
+    )
+    begin_ms = cluster.clock.monotonic_ms()
+    entry = of(cluster, pending)
+    assert cluster.clock.monotonic_ms() - begin_ms < LONG_MS
+    assert (entry.preferred_read_replica, values(entry)) == (followers(cluster)[1], [])
+    assert (entry.high_watermark, entry.log_start_offset) == (1, 0)
+    entry = fetch(cluster, entry.preferred_read_replica, version=version, rack="b")
+    assert (entry.preferred_read_replica, values(entry)) == (-1, [b"a"])
+
+
+@pytest.mark.parametrize("rack", ["", "a", "elsewhere"])
+def test_leader_serves_consumers_of_its_own_and_of_other_racks(selecting, rack):
+    entry = fetch(selecting, selecting.leader("t"), rack=rack)
+    assert (entry.preferred_read_replica, values(entry)) == (-1, [b"a"])
+
+
+def test_leader_names_no_follower_without_a_selector(cluster):
+    set_racks(cluster, {cluster.leader("t"): "a", followers(cluster)[0]: "b"})
+    produce(cluster, b"a")
+    entry = fetch(cluster, cluster.leader("t"), rack="b")
+    assert (entry.preferred_read_replica, values(entry)) == (-1, [b"a"])
+
+
+def test_leader_checks_the_epoch_and_the_permission_first(selecting):
+    cluster = selecting
+    leader = cluster.leader("t")
+    epoch = cluster.image.topics["t"].partitions[0].leader_epoch
+    assert fetch(cluster, leader, rack="b", epoch=epoch + 1).error_code == UnknownLeaderEpoch.code
+    cluster.node(leader).authorizer = Denying(READ)
+    entry = fetch(cluster, leader, rack="b")
+    assert (entry.error_code, entry.preferred_read_replica) == (TopicAuthorizationFailed.code, -1)
+
+
+def test_leader_does_not_name_a_follower_that_lacks_the_offset(selecting):
+    cluster = selecting
+    leader = cluster.leader("t")
+    reader = followers(cluster)[1]
+    cluster.running[reader].paused = True
+    cluster.begin_produce(leader, "t", b"b")
+    cluster.until(lambda: log_of(cluster, leader).end_offset == 2)
+    assert fetch(cluster, leader, 1, rack="b").preferred_read_replica == reader
+    entry = fetch(cluster, leader, 2, rack="b")
+    assert (entry.error_code, entry.preferred_read_replica) == (0, -1)
+    assert fetch(cluster, leader, 3, rack="b").error_code == OffsetOutOfRange.code
+    log_of(cluster, leader).delete_records(1)
+    assert fetch(cluster, leader, 0, rack="b").error_code == OffsetOutOfRange.code
+
+
+def test_leader_does_not_name_a_follower_that_is_not_in_sync(selecting):
+    cluster = selecting
+    reader = followers(cluster)[1]
+    expel(cluster, reader)
+    entry = fetch(cluster, cluster.leader("t"), rack="b")
+    assert (entry.preferred_read_replica, values(entry)) == (-1, [b"a", b"b"])
+
+
+def test_leader_names_the_follower_with_the_most_records(selecting):
+    cluster = selecting
+    behind, reader = followers(cluster)
+    set_racks(cluster, {behind: "b"})
+    cluster.running[behind].paused = True
+    cluster.begin_produce(cluster.leader("t"), "t", b"b")
+    cluster.until(lambda: log_of(cluster, reader).end_offset == 2)
+    led = cluster.node(cluster.leader("t")).replicas.of_topic("t")[0]
+    cluster.until(lambda: len({each[0] for each in led.replication.isr.in_sync_with(0)}) == 2)
+    assert fetch(cluster, cluster.leader("t"), rack="b").preferred_read_replica == reader
+
+
+def test_racks_of_nodes_survive_a_restart_and_can_be_removed(begun):
+    cluster = begun(3)
+    set_racks(cluster, {0: "zero", 2: "two"})
+    cluster.restart(3)
+    cluster.settle()
+    assert [cluster.image.nodes[n].rack for n in (0, *NODES)] == ["zero", None, "two", None]
+    set_racks(cluster, {0: None, 2: None})
+    assert [cluster.image.nodes[n].rack for n in (0, *NODES)] == [None] * 4

@@ -348,3 +348,15 @@ def test_partition_is_settled_once_all_replicas_are_in_sync_and_have_all_records
     fetch(smaller, 3, 10)
     advanced(smaller)
     assert not smaller.is_settled(10)
+
+
+def test_followers_in_sync_with_an_offset_have_it_or_end_there():
+    isr = leading(1, 2)
+    assert [*isr.in_sync_with(0)] == []
+    fetch(isr, 2, 5, end=10, now_ms=1)
+    fetch(isr, 3, 10, end=10, now_ms=1)  # not in the ISR
+    isr._followers[2].log_start_offset = 3
+    assert [node_id for _, _, node_id in isr.in_sync_with(4)] == [2]
+    assert [[*isr.in_sync_with(offset)] for offset in (2, 6)] == [[], []]
+    ((end_offset, _, _),) = isr.in_sync_with(5)
+    assert end_offset == 5

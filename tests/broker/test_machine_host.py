@@ -31,7 +31,7 @@ from tests.broker.hosted import Hosted
 def hosted(tmp_path: Path) -> Hosted:
     hosted = Hosted(tmp_path / "__cluster_metadata-0")
     hosted.decide(lambda controller: controller.set_cluster_id("a-cluster"))
-    hosted.decide(lambda controller: controller.register_nodes({0: ("localhost", 9092)}, None))
+    hosted.decide(lambda controller: controller.register_nodes({0: ("localhost", 9092)}, {}))
     return hosted
 
 
@@ -148,7 +148,7 @@ def test_decisions_together_on_a_full_disk_fail_if_they_have_records(hosted):
 
 def test_decision_at_start_is_durable_when_it_returns(hosted):
     moved = {0: ("localhost", 9093)}
-    hosted.host.decide_at_start(lambda controller: controller.register_nodes(moved, None))
+    hosted.host.decide_at_start(lambda controller: controller.register_nodes(moved, {}))
     assert hosted.host.machine.image.nodes == {0: NodeImage(0, "localhost", 9093)}
     assert hosted.log.durable_offset == hosted.log.end_offset
     assert hosted.flusher.held == []
@@ -163,7 +163,7 @@ def test_failed_decision_at_start_is_a_refusal(hosted):
     hosted.open(kept_free=1 << 60)
     with pytest.raises(Refusal, match="cannot be updated"):
         hosted.host.decide_at_start(
-            lambda controller: controller.register_nodes({0: ("localhost", 9093)}, None)
+            lambda controller: controller.register_nodes({0: ("localhost", 9093)}, {})
         )
     assert hosted.host.machine.image.nodes == {0: NodeImage(0, "localhost", 9092)}
 
@@ -276,7 +276,7 @@ def test_log_of_a_newer_version_is_refused(hosted, monkeypatch):
 def test_power_cut_keeps_completed_decisions_and_no_partial_ones(steps, kept):
     with TemporaryDirectory() as directory:
         hosted = Hosted(Path(directory) / "__cluster_metadata-0")
-        hosted.decide(lambda controller: controller.register_nodes({0: ("localhost", 9092)}, None))
+        hosted.decide(lambda controller: controller.register_nodes({0: ("localhost", 9092)}, {}))
         states = {hosted.log.active.size: hosted.state}
         durable_size = hosted.log.active.size
         for step in steps:

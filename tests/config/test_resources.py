@@ -35,7 +35,7 @@ def test_topic_default_keys_are_dynamic_except_durability():
 
 @pytest.mark.parametrize(
     "name",
-    ["node.id", "listeners", "advertised.listeners", "log.dirs", "workers", "broker.rack",
+    ["node.id", "listeners", "advertised.listeners", "log.dirs", "workers",
      "socket.request.max.bytes", "queued.max.request.bytes", "offsets.topic.num.partitions"],
 )  # fmt: skip
 def test_socket_process_and_file_keys_are_read_only(name):

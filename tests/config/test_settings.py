@@ -5,6 +5,7 @@ import pytest
 from kafkalite.config import broker, topic
 from kafkalite.config.broker import BROKER
 from kafkalite.config.key import Check, Scope, Type, UpdateMode
+from kafkalite.config.replication import RACK_AWARE_SELECTOR, REPLICA_SELECTOR_CLASS
 from kafkalite.config.settings import (
     ConfigSynonym,
     ConfiguredValue,
@@ -160,6 +161,17 @@ def test_only_supported_value_is_accepted():
 def test_unsupported_kafka_key_is_rejected_with_reason(name):
     with pytest.raises(InvalidConfig, match=f"{name} is not supported: "):
         Settings.broker({name: "1"})
+
+
+@pytest.mark.parametrize("name", ["", RACK_AWARE_SELECTOR])
+def test_replica_selector_of_kafka_is_accepted(name):
+    settings = Settings.broker({REPLICA_SELECTOR_CLASS.name: name})
+    assert bool(settings[REPLICA_SELECTOR_CLASS]) is bool(name)
+
+
+def test_replica_selector_of_another_class_is_rejected():
+    with pytest.raises(InvalidConfig, match="replica.selector.class must be empty or org"):
+        Settings.broker({REPLICA_SELECTOR_CLASS.name: "org.example.MySelector"})
 
 
 def test_no_key_is_both_declared_and_left_out():

@@ -31,7 +31,7 @@ def addresses(workers: int) -> dict[int, tuple[str, int]]:
 
 
 def settle(controller: Controller, workers: int, **options: Any) -> None:
-    do(controller, controller.register_nodes(addresses(workers), None, **options))
+    do(controller, controller.register_nodes(addresses(workers), {}, **options))
 
 
 def cluster_of(workers: int) -> Controller:

@@ -66,7 +66,7 @@ def test_register_nodes_without_changes_writes_no_records():
     # For a dedicated node, set_node_address has set the listener by now.
     for node_id in (4, 5):
         do(controller, controller.set_node_address(node_id, "localhost", 9092 + node_id, None))
-    assert controller.register_nodes(addresses(5), None).records == []
+    assert controller.register_nodes(addresses(5), {}).records == []
 
 
 def test_only_partitions_of_a_removed_worker_move():
@@ -88,8 +88,17 @@ def test_added_worker_gets_no_existing_partition():
 
 def test_register_nodes_updates_address_and_rack():
     controller = cluster_of(workers=1)
-    do(controller, controller.register_nodes({0: ("h", 1), 1: ("h", 2)}, "r"))
-    assert controller.image.nodes == {0: NodeImage(0, "h", 1, "r"), 1: NodeImage(1, "h", 2, "r")}
+    do(controller, controller.register_nodes({0: ("h", 1), 1: ("h", 2)}, {0: "r", 1: "s"}))
+    assert controller.image.nodes == {0: NodeImage(0, "h", 1, "r"), 1: NodeImage(1, "h", 2, "s")}
+
+
+def test_racks_of_nodes_change():
+    controller = cluster_of(workers=2)
+    do(controller, controller.set_racks({0: None, 1: "r"}))
+    assert [node.rack for node in controller.image.nodes.values()] == [None, "r", None]
+    assert controller.set_racks({1: "r"}).records == []
+    do(controller, controller.set_racks({2: "s"}))
+    assert [node.rack for node in controller.image.nodes.values()] == [None, None, "s"]
 
 
 def test_draining_survives_a_restart():
@@ -328,7 +337,7 @@ def test_dedicated_workers_survive_a_restart_without_listener():
     settle(controller, workers=2)
     assert controller.image.nodes[3] == NodeImage(3, "h", 0, "r", dedicated=True)
     assert epochs_of(controller, "alone") == [0]
-    do(controller, controller.register_nodes({**addresses(2), 3: ("h", 9095)}, None))
+    do(controller, controller.register_nodes({**addresses(2), 3: ("h", 9095)}, {}))
     assert controller.image.nodes[3] == NodeImage(3, "h", 9095, dedicated=True)
 
 

@@ -156,7 +156,8 @@ class ControllerMachine(RuleBasedStateMachine):
     @rule(workers=st.integers(0, 4), port=st.integers(1, 2), rack=st.sampled_from([None, "r"]))
     def settle(self, workers: int, port: int, rack: str | None) -> None:
         addresses = dict.fromkeys(range(workers + 1), ("localhost", port))
-        result = self.controller.register_nodes(addresses, rack, limits=LIMITS)
+        racks = dict.fromkeys(addresses, rack)
+        result = self.controller.register_nodes(addresses, racks, limits=LIMITS)
         self.do(result, settled=addresses.keys())
         if self.image.workers:
             ordinary = {n for n, node in self.image.nodes.items() if not node.dedicated}
@@ -167,9 +168,9 @@ class ControllerMachine(RuleBasedStateMachine):
     @rule()
     def settle_unchanged(self) -> None:
         addresses = {node.node_id: (node.host, node.port) for node in self.image.nodes.values()}
-        rack = self.image.nodes[0].rack
-        result = self.controller.register_nodes(addresses, rack, limits=LIMITS)
-        # Topics that shared a worker may get their own, and nodes without a rack get node 0's.
+        racks = {node.node_id: node.rack for node in self.image.nodes.values()}
+        result = self.controller.register_nodes(addresses, racks, limits=LIMITS)
+        # Topics that shared a worker may get their own.
         moved = [record for record in result.records if record.kind is internal.PARTITION]
         for record in moved:
             assert self.image.topics_by_id[record.fields["topic_id"]].dedicated
@@ -185,6 +186,11 @@ class ControllerMachine(RuleBasedStateMachine):
     def set_node_address(self, data: st.DataObject, port: int) -> None:
         node_id = data.draw(self.any_node_id())
         self.do(self.controller.set_node_address(node_id, "localhost", port, None))
+
+    @rule(racks=st.dictionaries(st.integers(0, 5), st.sampled_from([None, "r", "s"])))
+    def set_racks(self, racks: dict[int, str | None]) -> None:
+        self.do(self.controller.set_racks(racks))
+        assert all(node.rack == racks.get(n) for n, node in self.image.nodes.items())
 
     @rule(data=st.data())
     def remove_node(self, data: st.DataObject) -> None:

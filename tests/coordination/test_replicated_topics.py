@@ -308,7 +308,7 @@ def test_restart_keeps_partitions_with_several_replicas():
     create(controller, NewTopic("a", 6, 2))
     before = dict(controller.image.topics["a"].partitions)
     addresses = {n: ("localhost", 9092 + n) for n in range(4)}
-    do(controller, controller.register_nodes(addresses, None))
+    do(controller, controller.register_nodes(addresses, {}))
     assert controller.image.topics["a"].partitions == before
 
 
@@ -318,7 +318,7 @@ def test_start_without_a_node_that_has_replicas_is_refused(workers):
     create(controller, NewTopic("a", 1, 3), NewTopic("b", 3))
     addresses = {n: ("localhost", 9092 + n) for n in range(workers + 1)}
     with pytest.raises(errors.InvalidRequest, match="of 1 partitions.*--workers 3 or more"):
-        controller.register_nodes(addresses, None)
+        controller.register_nodes(addresses, {})
 
 
 def test_node_with_replicas_is_not_removed():

@@ -21,6 +21,7 @@ CHANGE_TESTS = "tests/coordination/replication/test_partition_change.py"
 ALTER_TESTS = "tests/coordination/replication/test_alter_partition.py"
 LEADERSHIP_TESTS = "tests/coordination/replication/test_leadership.py"
 CLUSTER_TESTS = "tests/broker/test_replication_in_cluster.py"
+FOLLOWER_READS = "tests/broker/test_follower_reads_in_cluster.py"
 TRUNCATION_TESTS = "tests/storage/test_log_truncation.py"
 
 REPLICATION_BUGS = (
@@ -213,5 +214,40 @@ REPLICATION_BUGS = (
         " and follower.repeated is session",
         "",
         "tests/broker/test_follower_sessions.py",
+    ),
+    SeededBug(
+        "R40", "a follower shows records above its high watermark",
+        "kafkalite/broker/replica/followed_partition.py",
+        "        return self.replication.high_watermark",
+        "        return self.log.end_offset",
+        FOLLOWER_READS,
+    ),
+    SeededBug(
+        "R41", "a follower that is not in sync serves consumers",
+        "kafkalite/broker/replica/read_replicas.py",
+        "        if partition is None or not (partition.is_in_sync or is_debugging):",
+        "        if partition is None:",
+        FOLLOWER_READS,
+    ),
+    SeededBug(
+        "R42", "a fetch that waits at a follower does not see the high watermark grow",
+        "kafkalite/broker/replica/followed_partitions.py",
+        "            if partition.waiting:\n",
+        "            if False:\n",
+        FOLLOWER_READS,
+    ),
+    SeededBug(
+        "R43", "a follower is read while a thread truncates its log",
+        "kafkalite/broker/replica/followed_partition.py",
+        "        if self.log.is_truncating:",
+        "        if False:",
+        FOLLOWER_READS,
+    ),
+    SeededBug(
+        "R44", "a consumer is sent to a follower that lacks the offset",
+        ISR,
+        "                and follower.log_start_offset <= offset <= follower.end_offset\n",
+        "",
+        FOLLOWER_READS,
     ),
 )  # fmt: skip

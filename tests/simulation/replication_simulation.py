@@ -4,7 +4,8 @@ Events are chosen at random from one seed: produces, fetches, messages that are 
 twice or never, processes that are killed or hang, nodes that are fenced while they run, disks that
 are replaced, and the controller's decisions.  After each event these hold:
 
-- a record that was visible at an offset (below a leader's high watermark) never changes
+- a record that was visible at an offset (below the high watermark of a leader or a follower, in
+  sync or not) never changes
 - an elected leader has every record that was visible or acknowledged before
 - a leader epoch has one leader
 - a follower never truncates records below its high watermark (FollowerReplication raises)
@@ -441,12 +442,12 @@ class ReplicationSimulation:
                 assert found[1] == value, f"the leader has another record at {offset}"
 
     def check(self) -> None:
-        """Check what leaders show to consumers."""
+        """Check what leaders and followers show to consumers."""
         for node in self.nodes.values():
             for at, replica in node.replicas.items():
                 log = replica.log
                 assert replica.high_watermark <= log.end_offset
-                if replica.isr is None:
+                if replica.leading is None and replica.following is None:
                     continue
                 for offset in range(log.log_start_offset, replica.high_watermark):
                     record = log.records[offset - log.log_start_offset]

@@ -28,7 +28,7 @@ from kafkalite.broker.replica.follower_sessions import (
     ResponseLimits,
 )
 from kafkalite.broker.replica.purgatory import SLICE
-from kafkalite.broker.replica.read_replicas import DEBUGGING_CONSUMER, ReadReplicas
+from kafkalite.broker.replica.read_replicas import DEBUGGING_CONSUMER, NO_REPLICA, ReadReplicas
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.request_metrics import EXPECTED
 from kafkalite.broker.security import READ, TOPIC
@@ -89,7 +89,7 @@ def fetch(
 ) -> FetchResponse | Future[FetchResponse]:
     """Read every requested partition; wait while together they hold less than `min_bytes`."""
     (replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
-     topics, forgotten_topics, _, replica_epoch) = request  # fmt: skip
+     topics, forgotten_topics, rack, replica_epoch) = request  # fmt: skip
     if topics is None:
         raise InvalidRequest(
             f"A Fetch request names more than {wire.FETCH_NAMES_MAX} topics and partitions;"
@@ -119,6 +119,8 @@ def fetch(
     wanted = session.wanted if session is not None else _named(topics)
     everything = session is None or session_epoch <= 0
     builder = FetchResponseBuilder(node, client, session, everything, replica_id)
+    if rack and node.read_replicas.selects_by_rack:
+        builder.rack = rack
     limits = FetchLimits(min_bytes, max_bytes, isolation_level, max_wait_ms > 0)
     if len(wanted) > SLICE:
         delayed = DelayedFetch(list(wanted.items()), builder, limits)
@@ -158,6 +160,8 @@ class FetchResponseBuilder:
         self._client = client
         self._claims_replica = replica_id >= 0
         self._replica_id = replica_id
+        self.rack = ""
+        """The consumer's rack, if replicas are selected by it."""
         self._session = session
         self._everything = everything
         self._topics: dict[str | bytes, list[PartitionFetchResult]] = {}
@@ -170,6 +174,7 @@ class FetchResponseBuilder:
         allowed: str | bytes | None = None
         partition: ReadablePartition | None
         error: KafkaError | None
+        rack, preferred = self.rack, NO_REPLICA
         items = []
         for (topic, index), fields in wanted:
             if len(fields) > CONSUMER_FIELDS:
@@ -185,16 +190,18 @@ class FetchResponseBuilder:
                     if not self._client.may(READ, TOPIC, partition.topic):
                         raise TopicAuthorizationFailed()
                     allowed = topic
+                if rack:
+                    preferred = self._node.read_replicas.preferred(partition, rack, offset)
             except KafkaError as raised:
                 # Drop the traceback: its frames reference this request.
-                partition, error = None, raised.with_traceback(None)
-            if error is not None and error.code == NotLeaderOrFollower.code:
-                partition, error = self._followed(topic, index, error)
+                partition, error, preferred = None, raised.with_traceback(None), NO_REPLICA
+                if error.code == NotLeaderOrFollower.code:
+                    partition, error = self._followed(topic, index, error)
             items.append(
                 new_tuple(
                     FetchItem,
                     (topic, index, partition, error, leader_epoch, offset, fetched_epoch,
-                     size_max),
+                     size_max, preferred),
                 )
             )  # fmt: skip
         return items

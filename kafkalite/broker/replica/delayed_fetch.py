@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 from kafkalite.broker.replica.delayed_operation import SteppedOperation, WatchedPartition
 from kafkalite.broker.replica.divergence import LogRange, find_divergence
 from kafkalite.broker.replica.purgatory import SLICE, SLICE_UNITS, UNITS_PER_TICK
+from kafkalite.broker.replica.read_replicas import NO_REPLICA
 from kafkalite.broker.replica.readable_partition import READ_COMMITTED
 from kafkalite.errors import KafkaError, KafkaStorageError
 from kafkalite.protocol.results import FetchResponse, PartitionFetchResult, new_tuple
@@ -49,6 +50,8 @@ class FetchItem(NamedTuple):
     offset: int
     last_fetched_epoch: int
     size_max: int
+    preferred_replica: int = NO_REPLICA
+    """The follower that the consumer is to read from instead (KIP-392)."""
 
 
 class FetchRequest(Protocol):
@@ -76,8 +79,9 @@ class FetchLimits(NamedTuple):
 
 ReadOutcome: TypeAlias = "tuple[list[PartitionFetchResult], int, bool, CommittedRead | None]"
 """The outcome of a read: results, the size of all records read so far in bytes, whether a result
-has an error or a diverging epoch, and the read to continue with, of the partition after those that
-have results; None if all have.  A plain tuple, since every Fetch creates one."""
+has an error, a diverging epoch or a preferred replica, and the read to continue with, of the
+partition after those that have results; None if all have.  A plain tuple, since every Fetch creates
+one."""
 
 
 class DelayedFetch(SteppedOperation):
@@ -211,7 +215,7 @@ class DelayedFetch(SteppedOperation):
 
     def _measure(self, position: int) -> bool:
         """Update the available bytes of one partition; return whether it has any or an error."""
-        _, _, partition, _, leader_epoch, offset, _, size_max = self._items[position]
+        _, _, partition, _, leader_epoch, offset, _, size_max, _ = self._items[position]
         min_bytes, _, isolation_level, _ = self._limits
         assert partition is not None, "a fetch with an error does not wait"
         try:
@@ -264,23 +268,25 @@ def read(
     """
     _, max_bytes, isolation_level, _ = limits
     is_committed = isolation_level == READ_COMMITTED
-    none_aborted = () if is_committed else None
+    none_aborted: Sequence[tuple[int, int]] | None = () if is_committed else None
     aborted_left, budget = ABORTED_MAX, LookupBudget()
     results: list[PartitionFetchResult] = []
     failed = False
     for item in items:
-        _, index, partition, error, leader_epoch, offset, fetched_epoch, size_max = item
+        _, index, partition, error, leader_epoch, offset, fetched_epoch, size_max, preferred = item
         resumed, unfinished = unfinished, None
         if partition is None:
-            assert error is not None
             failed = True
             results.append(_failed(item, error))
             continue
         try:
             partition.check_epoch(leader_epoch)
+            if preferred != NO_REPLICA:
+                failed = True  # there is nothing to wait for here
+                results.append(_redirected(partition, index, preferred))
+                continue
             diverging = _diverging(partition, item) if fetched_epoch >= 0 else None
-            records = None
-            aborted: Sequence[tuple[int, int]] | None = none_aborted
+            records, aborted = None, none_aborted
             if diverging is None:
                 size_max = max(0, min(size_max, max_bytes - size))
                 if is_committed:
@@ -323,13 +329,19 @@ def _succeeded(
     return new_tuple(PartitionFetchResult, fields)
 
 
+def _redirected(partition: ReadablePartition, index: int, replica: int) -> PartitionFetchResult:
+    """Return the result of a partition that the consumer is to read from another replica."""
+    return _succeeded(partition, index, None, None, None)._replace(preferred_read_replica=replica)
+
+
 def _diverging(partition: ReadablePartition, item: FetchItem) -> EpochEnd | None:
     log = partition.log
     span = LogRange(log.log_start_offset, log.end_offset)
     return find_divergence(log.leader_epochs, span, item.offset, item.last_fetched_epoch)
 
 
-def _failed(item: FetchItem, error: KafkaError | OSError) -> PartitionFetchResult:
+def _failed(item: FetchItem, error: KafkaError | OSError | None) -> PartitionFetchResult:
+    assert error is not None, "an item without a partition has an error"
     if isinstance(error, OSError):
         error = KafkaStorageError(f"{item.partition} cannot be read: {error}")
     # As in Kafka: an empty list of aborted transactions if the partition is not led here, null if

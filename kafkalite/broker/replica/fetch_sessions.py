@@ -101,9 +101,11 @@ class FetchSession:
     ) -> bool:
         """Return whether the response must include this result, and store its offsets as sent.
 
-        It must if the result has records, an error or changed offsets.
+        It must if the result has records, an error, a preferred replica or changed offsets.
         """
-        index, error_code, high_watermark, _, log_start_offset, _, _, records, _, _, _ = result
+        index, error_code, high_watermark, _, log_start_offset, _, preferred, records, _, _, _ = (
+            result
+        )
         key = (topic, index)
         offsets = (error_code, high_watermark, log_start_offset)
         has_records = records is not None and _size(records) > 0
@@ -111,7 +113,8 @@ class FetchSession:
         if has_records and wanted is not None:
             del self.wanted[key]
             self.wanted[key] = wanted
-        if not (everything or has_records or error_code or self.sent_offsets.get(key) != offsets):
+        is_changed = has_records or error_code or preferred >= 0
+        if not (everything or is_changed or self.sent_offsets.get(key) != offsets):
             return False
         if wanted is not None:
             self.sent_offsets[key] = offsets

@@ -26,7 +26,7 @@ The object decides only; it has no socket, log or timer.  Rules: KIP-679, KIP-84
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -198,6 +198,16 @@ class InSyncReplicas:
         follower = self._followers.get(node_id)
         if follower is not None and follower.repeated is session:
             follower.end_repetition()
+
+    def in_sync_with(self, offset: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (log end offset, time when it was caught up, node id) of the followers in the ISR
+        whose log has a record at this offset, or ends there."""
+        for node_id, follower in self._followers.items():
+            if (
+                node_id in self.partition.isr
+                and follower.log_start_offset <= offset <= follower.end_offset
+            ):
+                yield follower.end_offset, follower.caught_up_ms, node_id
 
     def log_start_of(self, node_id: int) -> int:
         """Return the log start offset of a follower; UNKNOWN before its first fetch."""

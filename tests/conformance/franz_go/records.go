@@ -82,6 +82,8 @@ func options(bootstrap string, settings map[string]string) ([]kgo.Opt, error) {
 			} else {
 				given = append(given, kgo.FetchMaxPartitionBytes(int32(size)))
 			}
+		case "client.rack":
+			given = append(given, kgo.Rack(value))
 		case "isolation.level":
 			if value == "read_committed" {
 				given = append(given, kgo.FetchIsolationLevel(kgo.ReadCommitted()))

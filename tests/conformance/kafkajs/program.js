@@ -39,6 +39,7 @@ const CONSUMER = {
   "fetch.max.bytes": ["maxBytes", Number],
   "max.partition.fetch.bytes": ["maxBytesPerPartition", Number],
   "session.timeout.ms": ["sessionTimeout", Number],
+  "client.rack": ["rackId", String],
   "isolation.level": ["readUncommitted", (value) => value === "read_uncommitted"],
   "heartbeat.interval.ms": ["heartbeatInterval", Number],
   "partition.assignment.strategy": [
