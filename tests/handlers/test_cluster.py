@@ -172,6 +172,20 @@ def test_metadata_returns_the_rack(broker):
     assert metadata(broker, 1, []).brokers[0].rack == "attic"
 
 
+def test_metadata_returns_a_rack_that_was_set_while_the_broker_runs(broker):
+    broker.restart(**{"broker.rack": "attic"})
+    for name, rack in (("0", "cellar"), ("", "attic")):
+        change = {"name": "broker.rack", "config_operation": 0, "value": rack}
+        resource = {"resource_type": 4, "resource_name": name, "configs": [change]}
+        answer = broker.request(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])
+        assert answer.responses[0].error_code == 0
+        broker.until(lambda: metadata(broker, 1, []).brokers[0].rack == "cellar")
+    removal = {"name": "broker.rack", "config_operation": 1, "value": None}
+    resource = {"resource_type": 4, "resource_name": "0", "configs": [removal]}
+    broker.request(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])
+    broker.until(lambda: metadata(broker, 1, []).brokers[0].rack == "attic")
+
+
 @pytest.mark.parametrize("version", [0, 4, 13])
 def test_metadata_creates_a_missing_topic_and_returns_it(broker, version):
     broker.restart(**{"num.partitions": "2"})

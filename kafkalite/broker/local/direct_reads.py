@@ -15,6 +15,10 @@ Its number is listed as dropped in the next response (at the end of a log, when 
 ends) and is never reused.
 
 Granted bytes are counted as bytes out.
+
+Left out: grants at followers, which would take next to nothing from the leader: a grant of 16 MiB
+costs it 17 us of processor time, and the client reads the file.  The file of another replica would
+fill the page cache once more, and a descriptor shows records that may be truncated.
 """
 
 from __future__ import annotations
