@@ -5,6 +5,7 @@ A real node in this process, with a clock that does not advance; crash leftovers
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import resource
@@ -204,6 +205,7 @@ def test_node_reserves_descriptors_for_the_files_of_led_partitions(node):
 @pytest.fixture
 def few_descriptors() -> Iterator[None]:
     """Allow descriptors for some twenty more files than are open, and for temporary ones."""
+    gc.collect()  # garbage of other tests would release its descriptors meanwhile
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = {int(name) for name in os.listdir("/proc/self/fd")}
     free = itertools.islice((number for number in itertools.count() if number not in used), 64)
