@@ -110,7 +110,7 @@ def test_change_is_awaited_longer_than_nodes_that_do_not_apply_it(monkeypatch):
     cluster = SimpleNamespace(connected_admin=lambda: None, metadata=lambda _: no_topics)
     monkeypatch.setattr(replica, "ClusterClients", lambda **_: cluster)
     connection = ConnectionArguments(bootstrap="h:1", profile=None, properties=())
-    replica.move([("t", [0])], (1,), False, None, True, **connection)
+    replica.move([("t", [0])], (1,), False, None, None, True, **connection)
 
     done = SimpleNamespace(result=waits.append)
     configs = ResourceConfigs.__new__(ResourceConfigs)

@@ -155,7 +155,7 @@ def test_only_supported_value_is_accepted():
     "name",
     [
         "process.roles", "zookeeper.connect", "num.io.threads", "broker.id", "ssl.protocol",
-        "leader.replication.throttled.rate", "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
     ],
 )  # fmt: skip
 def test_unsupported_kafka_key_is_rejected_with_reason(name):

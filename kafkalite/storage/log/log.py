@@ -426,7 +426,7 @@ class Log(TruncatableLog):
             raise
 
     def _write_failed(self, error: DiskFailed | LogFilesLost) -> None:
-        """End the use of the log, unless its files may be put back and no other replica can lead."""
+        """End the use of the log if another replica can lead; else its files may be put back."""
         if self.is_replicated or isinstance(error, DiskFailed):
             self.failure = str(error)
 
