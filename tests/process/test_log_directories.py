@@ -10,8 +10,9 @@ import sys
 
 import pytest
 
-from kafkalite import Consumer, Producer
+from kafkalite import Admin, Consumer, Producer
 from kafkalite.errors import Refusal
+from kafkalite.protocol.schemas.topics import ALTER_REPLICA_LOG_DIRS, DESCRIBE_LOG_DIRS
 from kafkalite.storage.files import layout
 from kafkalite.testing import Broker
 from tests.process.waiting import until
@@ -152,3 +153,25 @@ def test_status_names_the_directories_and_their_nodes(broker):
     listed = json.loads(kafkalite(broker, "status", "--json"))["log_dirs"]
     assert [entry["path"] for entry in listed] == [*map(str, broker.log_dirs)]
     assert [entry["nodes"] for entry in listed] == [[0, 1], [2], [3]]
+
+
+def test_kafka_clients_see_the_directory_of_each_node(broker):
+    topic = broker.topic(1, replication_factor=3)
+    for node_id, directory in enumerate(broker.log_dirs, 1):
+        described = described_log_dirs(broker, node_id)
+        assert [found.log_dir for found in described] == [str(directory / f"nodes/{node_id}")]
+        assert [found.name for found in described[0].topics] == [topic]
+        moves = {described[0].log_dir: 0, str(broker.data): 57, str(directory): 57}
+        for path, code in moves.items():
+            wanted = {"path": path, "topics": [{"name": topic, "partitions": [0]}]}
+            answer = request(broker, node_id, ALTER_REPLICA_LOG_DIRS, {"dirs": [wanted]})
+            assert answer.results[0].partitions[0].error_code == code
+
+
+def described_log_dirs(broker, node_id):
+    return request(broker, node_id, DESCRIBE_LOG_DIRS, {"topics": None}).results
+
+
+def request(broker, node_id, api, body):
+    with Admin(broker.bootstrap) as admin:
+        return admin._cluster.request(node_id, api, body)
