@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.broker.controller.node_racks import racks_of
+from kafkalite.broker.controller.own_replicas import OwnReplicas
 from kafkalite.broker.controller.remote_controller import RemoteController
 from kafkalite.broker.node import Node
 from kafkalite.broker.node_settings import effective_settings, placement_limits
@@ -118,6 +119,15 @@ def take_leaders(controller: LocalController, ran_in_this_boot: bool, rules_of: 
 
     while controller.decide_at_start(decide) == leadership.CHANGED_MAX:
         pass
+
+
+def own_replicas(
+    controller: LocalController, incarnation: int, rules_of: RulesOf
+) -> OwnReplicas:
+    """Have the controller's node lead and follow replicas, from its registration on; `incarnation`
+    is the number of this process."""
+    controller.own_replicas = OwnReplicas(controller, incarnation, rules_of)
+    return controller.own_replicas
 
 
 def create_missing_logs(controller: LocalController, data: Path) -> None:

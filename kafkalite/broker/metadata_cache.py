@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from kafkalite.broker.client_context import ClientContext
-from kafkalite.broker.internal_topics import internal_config
+from kafkalite.broker.internal_topics import internal_config, with_minimum_in_sync
 from kafkalite.broker.node_settings import NodeSettings
 from kafkalite.config.broker import ADVERTISED_LISTENERS
 from kafkalite.config.listener import parse_listener
@@ -83,7 +83,8 @@ class MetadataCache:
         """
         if not topic.internal:
             return topic.config
-        return internal_config(topic.name, self._settings.current) | topic.config
+        config = internal_config(topic.name, self._settings.current) | topic.config
+        return with_minimum_in_sync(config, topic.replication_factor)
 
     def log_settings_of(self, topic: TopicImage) -> Settings:
         """Return the settings of a topic's logs.
@@ -91,8 +92,10 @@ class MetadataCache:
         The logs of an internal topic are compacted, whatever the broker's default is.  Those of
         __share_group_state are not, and have no retention: the share coordinator prunes them.
         """
-        config = self.config_of(topic)
+        config: Mapping[str, str] = topic.config
         if topic.internal:
+            # The minimum of in-sync replicas is bounded by each partition's number of replicas.
+            config = {**internal_config(topic.name, self._settings.current), **config}
             policy = "" if topic.name == SHARE_GROUP_STATE else COMPACT
             return self.settings_of({**config, CLEANUP_POLICY.name: policy})
         return self.settings_of(config)

@@ -16,11 +16,13 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from socket import socket
+from typing import Any
 
 from kafkalite.broker.client_telemetry import ClientTelemetry
 from kafkalite.broker.controller.controller_client import ControllerClient, HeartbeatState
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.controller.node_racks import NodeRacks
+from kafkalite.broker.coordinator.coordinator_host import Coordinators
 from kafkalite.broker.coordinator.group_coordinators import GroupCoordinators
 from kafkalite.broker.coordinator.partition_verification import PartitionVerification
 from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
@@ -38,6 +40,7 @@ from kafkalite.broker.replica.fetch_sessions import FetchSessions
 from kafkalite.broker.replica.late_transactions import LateTransactions
 from kafkalite.broker.replica.marker_writer import MarkerWriter
 from kafkalite.broker.replica.node_replication import NodeReplication
+from kafkalite.broker.replica.partition import Partition
 from kafkalite.broker.replica.read_replicas import ReadReplicas
 from kafkalite.broker.replica.reconciler import Reconciler
 from kafkalite.broker.replica.replica_fetcher import Connect
@@ -161,7 +164,8 @@ class Node:
             else self.controller.share_states,
             dead_letters, self.opener, self.replicas.purgatory, self.reactor,
         )  # fmt: skip
-        self.replicas.on_removed = self.share_partitions.led.drop_partition
+        self.replicas.on_added = self._partition_added
+        self.replicas.on_removed = self._partition_removed
         self.share_progress = ShareProgressFinder(
             self.metadata, self.replicas, self.share_partitions.led.records_of, self.reactor
         )
@@ -193,6 +197,19 @@ class Node:
         self.replication.replace_log = lambda topic_id, index: self.reconciler.reconcile(
             topic_id, [index]
         )
+
+    def _partition_added(self, partition: Partition) -> None:
+        for coordinators in self._coordinators:
+            coordinators.partition_added(partition)
+
+    def _partition_removed(self, partition: Partition) -> None:
+        self.share_partitions.led.drop_partition(partition)
+        for coordinators in self._coordinators:
+            coordinators.partition_removed(partition)
+
+    @property
+    def _coordinators(self) -> tuple[Coordinators[Any], ...]:
+        return self.groups, self.transactions, self.share_coordinators
 
     @property
     def settings(self) -> Settings:
@@ -251,6 +268,8 @@ class Node:
             log_ends=self.replication.roles.log_ends,
         )
         if self.controller.is_local:
+            self._applied_offset = self.controller.offset
+            self._check_registration()
             self.logs.set_strays()
         self.groups.open()
         self.add_settings_listener(self.groups.reconfigure)
@@ -277,7 +296,8 @@ class Node:
         self, controller: LocalController, loaded: Mapping[LogKey, Log]
     ) -> None:
         """Raise the leader epochs of logs that may have lost records, and those of the transaction
-        coordinators: a coordinator's epoch must be higher than in all markers it has sent."""
+        coordinators with one replica: a coordinator's epoch must be higher than in all markers
+        it has sent."""
         renewals = [*self.renewals.at_start(loaded), *self._coordinator_renewals()]
         if renewals:
             controller.decide_at_start(lambda machine: machine.renew_epochs(self.node_id, renewals))
@@ -285,7 +305,7 @@ class Node:
     def _coordinator_renewals(self) -> Iterator[EpochRenewal]:
         topic = self.image.topics.get(TRANSACTION_STATE)
         for index, partition in topic.partitions.items() if topic is not None else ():
-            if topic is not None and partition.leader == self.node_id:
+            if topic is not None and partition.leader == self.node_id and partition.is_alone:
                 yield EpochRenewal(topic.topic_id, index, partition.leader_epoch)
 
     def _listen(self) -> None:

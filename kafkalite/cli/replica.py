@@ -392,7 +392,7 @@ def move(
         for index in (indexes if indexes is not None else known_indexes(topics, name))
     ]
     wanted = {
-        key: None if to is None else replica_move.rotated(to, number)
+        key: None if to is None else replica_move.rotated(key[0], to, number)
         for number, key in enumerate(dict.fromkeys(keys))
     }
     client = WireClient(cluster, CHANGE_TIMEOUT_S)

@@ -13,6 +13,7 @@ from typing import Any
 from kafkalite.cli.command import print_stderr
 from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.wire import WireClient
+from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import BY_CODE, Refusal
 from kafkalite.protocol.schemas.topics import (
     ALTER_PARTITION_REASSIGNMENTS,
@@ -72,10 +73,13 @@ def moved(
     ]  # fmt: skip
 
 
-def rotated(nodes: tuple[int, ...], number: int) -> list[int]:
-    """Return the nodes with another first one for each number."""
-    first = number % len(nodes)
-    return [*nodes[first:], *nodes[:first]]
+def rotated(topic: str, nodes: tuple[int, ...], number: int) -> list[int]:
+    """Return the nodes with another first one for each number; for an internal topic another first
+    follower, since its leader stays."""
+    kept = int(topic in INTERNAL_TOPICS)
+    leader, turning = nodes[:kept], nodes[kept:]
+    first = number % max(1, len(turning))
+    return [*leader, *turning[first:], *turning[:first]]
 
 
 def requested(

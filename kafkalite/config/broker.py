@@ -288,13 +288,13 @@ TRANSACTION_STATE_LOG_NUM_PARTITIONS = BROKER.declare(
 )
 TRANSACTION_STATE_LOG_REPLICATION_FACTOR = BROKER.declare(
     "transaction.state.log.replication.factor", Type.SHORT, 1,
-    """Number of replicas of the partitions of __transaction_state.""",
-    check=OnlyValue(1, "internal topics have one replica in this version"),
+    "Number of replicas of __transaction_state, at most the number of nodes; node 0 leads.",
+    check=at_least(1),
 )
 TRANSACTION_STATE_LOG_MIN_ISR = BROKER.declare(
-    "transaction.state.log.min.isr", Type.INT, 1,
-    """min.insync.replicas of __transaction_state.""",
-    check=OnlyValue(1, "internal topics have one replica in this version"),
+    "transaction.state.log.min.isr", Type.INT, 2,
+    """min.insync.replicas of __transaction_state, at most its number of replicas.""",
+    check=at_least(1),
 )
 TRANSACTION_STATE_LOG_SEGMENT_BYTES = BROKER.declare(
     "transaction.state.log.segment.bytes", Type.INT, 100 << 20,
@@ -407,8 +407,8 @@ OFFSETS_TOPIC_NUM_PARTITIONS = BROKER.declare(
 )
 OFFSETS_TOPIC_REPLICATION_FACTOR = BROKER.declare(
     "offsets.topic.replication.factor", Type.SHORT, 1,
-    """Number of replicas of the partitions of __consumer_offsets.""",
-    check=OnlyValue(1, "internal topics have one replica in this version"),
+    """Number of replicas of __consumer_offsets, at most the number of nodes; node 0 leads.""",
+    check=at_least(1),
 )
 OFFSETS_TOPIC_SEGMENT_BYTES = BROKER.declare(
     "offsets.topic.segment.bytes", Type.INT, 100 << 20,

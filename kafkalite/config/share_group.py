@@ -14,7 +14,6 @@ import re
 from kafkalite.config.group import GROUP
 from kafkalite.config.key import (
     Check,
-    OnlyValue,
     Scope,
     Type,
     UpdateMode,
@@ -181,14 +180,14 @@ SHARE_COORDINATOR_STATE_TOPIC_NUM_PARTITIONS = SHARE.declare(
 )
 SHARE_COORDINATOR_STATE_TOPIC_REPLICATION_FACTOR = SHARE.declare(
     "share.coordinator.state.topic.replication.factor", Type.SHORT, 1,
-    """Number of replicas of the partitions of __share_group_state.""",
-    check=OnlyValue(1, "internal topics have one replica in this version"),
+    """Number of replicas of __share_group_state, at most the number of nodes; node 0 leads.""",
+    check=at_least(1),
     update=UpdateMode.READ_ONLY,
 )
 SHARE_COORDINATOR_STATE_TOPIC_MIN_ISR = SHARE.declare(
-    "share.coordinator.state.topic.min.isr", Type.SHORT, 1,
-    """min.insync.replicas of __share_group_state.""",
-    check=OnlyValue(1, "internal topics have one replica in this version"),
+    "share.coordinator.state.topic.min.isr", Type.SHORT, 2,
+    """min.insync.replicas of __share_group_state; at most its number of replicas counts.""",
+    check=at_least(1),
     update=UpdateMode.READ_ONLY,
 )
 SHARE_COORDINATOR_STATE_TOPIC_SEGMENT_BYTES = SHARE.declare(

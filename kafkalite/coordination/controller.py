@@ -234,10 +234,15 @@ class Controller:
         return DecisionResult(decided.response, [] if validate_only else decided.records)
 
     def create_internal_topic(
-        self, name: str, topic_id: bytes, partition_count: int, config: Mapping[str, str]
+        self,
+        name: str,
+        topic_id: bytes,
+        partition_count: int,
+        config: Mapping[str, str],
+        factor: int = 1,
     ) -> DecisionResult[None]:
         """Create a coordinator's topic, led by the supervisor, unless it exists."""
-        return topics.create_internal(self.image, name, topic_id, partition_count, config)
+        return topics.create_internal(self.image, name, topic_id, partition_count, config, factor)
 
     def delete_topics(
         self, names: Mapping[bytes, str]

@@ -164,6 +164,11 @@ class ClusterImage:
         staying = [node_id for node_id in workers if not self.nodes[node_id].draining]
         return [node_id for node_id in staying if self.nodes[node_id].port] or staying
 
+    @property
+    def internal_nodes(self) -> list[int]:
+        """The nodes that may have replicas of internal topics: node 0, which leads them, first."""
+        return [*dict.fromkeys((SUPERVISOR_ID, *self.placeable))]
+
     def is_active(self, node_id: int) -> bool:
         """Return whether a node exists, and its replicas may lead and join the ISR."""
         node = self.nodes.get(node_id)

@@ -4,7 +4,7 @@ Each function reads the image and returns a response and its records.  A topic o
 or fails independently of the others; placement.py and followers.py choose the nodes of its
 replicas.  All partitions of a topic are created with the same number of replicas.
 
-Left out: more than one replica of a partition on a dedicated worker, and of an internal topic.
+Left out: more than one replica of a partition on a dedicated worker.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
 from kafkalite.config.topic import check_compaction_lags
 from kafkalite.coordination import topic_names
+from kafkalite.coordination.followers import FollowerPlacement
 from kafkalite.coordination.image import (
     SUPERVISOR_ID,
     ClusterImage,
@@ -123,13 +124,21 @@ def create(
 
 
 def create_internal(
-    image: ClusterImage, name: str, topic_id: bytes, partition_count: int, config: Mapping[str, str]
+    image: ClusterImage,
+    name: str,
+    topic_id: bytes,
+    partition_count: int,
+    config: Mapping[str, str],
+    factor: int = 1,
 ) -> DecisionResult[None]:
-    """Create a coordinator's topic, led by the supervisor, unless it exists."""
+    """Create a coordinator's topic, led by the supervisor and followed by workers, unless it
+    exists."""
     assert name in topic_names.INTERNAL_TOPICS
     if name in image.topics:
         return DecisionResult(None)
-    partitions = dict.fromkeys(range(partition_count), new_partition(SUPERVISOR_ID))
+    leaders = dict.fromkeys(range(partition_count), SUPERVISOR_ID)
+    placed = FollowerPlacement(image, image.internal_nodes).place(topic_id, leaders, factor)
+    partitions = {index: _created(image, node_ids) for index, node_ids in placed.items()}
     topic = TopicImage(name, topic_id, partitions, _checked_config(config))
     return DecisionResult(None, [*topic_records(topic)])
 

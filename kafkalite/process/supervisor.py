@@ -22,6 +22,7 @@ from kafkalite.broker.assembly import (
     controller_node,
     create_missing_logs,
     open_local_controller,
+    own_replicas,
     register_nodes,
     take_leaders,
 )
@@ -84,6 +85,7 @@ def run(spec: SpawnSpec) -> int:
         is_first_start=spec.is_first_start,
     )
     node = controller_node(controller, spec.settings, reactor, logs, spec.listener, spec.data)
+    own_replicas(controller, spec.incarnation, node.partition_rules).take_over()
     if spec.is_first_start:
         ran_in_this_boot = logs.ran_in_this_boot or spec.replaced_in_this_boot
         take_leaders(controller, ran_in_this_boot, node.partition_rules)

@@ -85,7 +85,9 @@ class PendingOffsetsMachine(RuleBasedStateMachine):
 
     def load(self) -> None:
         log = self.log
-        partition = SimpleNamespace(log=log, waiting={}, error=None, high_watermark=1 << 60)
+        partition = SimpleNamespace(
+            log=log, waiting={}, error=None, high_watermark=1 << 60, replication=None
+        )
         replicas = SimpleNamespace(append_own=lambda _, batch, __: log.append(batch))
         reactor = SimpleNamespace(clock=ManualClock())
         self.journal = PartitionJournal(

@@ -201,6 +201,8 @@ class Cluster:
         made.node = assembly.controller_node(
             controller, self.settings, made.reactor, made.logs, listener, self.directory
         )
+        own = assembly.own_replicas(controller, made.peer.incarnation, made.node.partition_rules)
+        own.take_over()
         if first:
             assembly.take_leaders(controller, made.logs.ran_in_this_boot, made.node.partition_rules)
             assembly.create_missing_logs(controller, self.directory)
@@ -212,6 +214,7 @@ class Cluster:
             QuickDisk(),
             is_deleted=made.node.is_deleted,
         )
+        made.node.serve_peers(self.run_directory)
         made.node.open()
         end = mock.patch.object(
             supervising, "BusServer", lambda reactor, path, received: BusEnd(self.bus, received)

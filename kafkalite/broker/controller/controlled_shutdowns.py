@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.replication import leadership
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class ControlledShutdowns:
         if first.is_leaving:
             return
         first.checks += 1
-        node_ids = {node_id for node_id, _ in self._running}
+        node_ids = {SUPERVISOR_ID, *(node_id for node_id, _ in self._running)}
         needed = leadership.is_needed(self._controller.image, first.peer.node_id, node_ids)
         if needed and first.checks < SYNC_CHECKS_MAX:
             return

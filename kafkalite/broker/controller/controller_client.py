@@ -174,10 +174,7 @@ class ControllerClient(ABC):
 
     @abstractmethod
     def report_failed(self, partitions: Sequence[tuple[bytes, int]]) -> None:
-        """Report replicated partitions, by topic id and index, whose logs here have failed.
-
-        Not called on the controller's node.
-        """
+        """Report replicated partitions, by topic id and index, whose logs here have failed."""
 
     @abstractmethod
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:

@@ -7,9 +7,9 @@ A decision holds once it is durable, and takes effect once the nodes it concerns
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.controller.metadata_log import MetadataLog
@@ -45,12 +45,40 @@ if TYPE_CHECKING:
         AlteredPartition,
         PartitionProposal,
     )
+    from kafkalite.coordination.replication.registration import RegisteredLog
     from kafkalite.coordination.share.state_requests import Outcome, StateRequest
     from kafkalite.storage.files.flusher import Flusher
     from kafkalite.storage.log.log import Log
     from kafkalite.transport.connection import Address
 
 T = TypeVar("T")
+
+
+class OwnReplicaDecisions(Protocol):
+    """The decisions about the replicas of the controller's own node (OwnReplicas)."""
+
+    @property
+    def node_epoch(self) -> int | None:
+        """The node epoch of this process; None before it is registered."""
+
+    def register(self, logs: Sequence[RegisteredLog]) -> None:
+        """Register this process, whose logs are open."""
+
+    def attach(
+        self,
+        *,
+        recover: Callable[[int, Sequence[RegisteredLog]], object],
+        replicas_failed: Callable[[int, int, Collection[tuple[bytes, int]]], object],
+    ) -> None:
+        """Begin with the decisions that follow the registration (NodeLifecycle)."""
+
+    def alter_partitions(
+        self, node_epoch: int, proposals: Sequence[PartitionProposal]
+    ) -> Future[list[AlteredPartition]]:
+        """Decide about other in-sync replicas."""
+
+    def report_failed(self, partitions: Sequence[tuple[bytes, int]]) -> None:
+        """Have other nodes lead partitions whose logs here have failed."""
 
 
 class PendingApply(NamedTuple):
@@ -82,6 +110,8 @@ class LocalController(MachineHost[Controller], ControllerClient):
         self.call_later = call_later
         self.worker_features: Callable[[], Mapping[int, SupportedLevels]] = dict
         """Returns the supported levels of features by worker; set by the WorkerManager."""
+        self.own_replicas: OwnReplicaDecisions | None = None
+        """The replicas of this node; None in a cluster of one process."""
         self._reconciled_offset = 0
         self._pending_applies: deque[PendingApply] = deque()
 
@@ -111,8 +141,10 @@ class LocalController(MachineHost[Controller], ControllerClient):
         append_batch: AppendBatch,
         log_ends: LogEnds,
     ) -> None:
-        """Attach the node; its state is read by `report_applied` only."""
+        """Attach the node, and register its process; its state is read by `report_applied` only."""
         self._settings = settings
+        if self.own_replicas is not None:
+            self.own_replicas.register(log_ends())
         if self.applied_everywhere is None:
             self.applied_everywhere = self._applied_here
         self.finalize_features()
@@ -227,18 +259,20 @@ class LocalController(MachineHost[Controller], ControllerClient):
 
     @property
     def node_epoch(self) -> int | None:
-        """None: the controller's own node has no partitions with several replicas."""
-        return None
+        """The node epoch of this process; None in a cluster of one process."""
+        return self.own_replicas.node_epoch if self.own_replicas is not None else None
 
     def alter_partitions(
         self, node_epoch: int, proposals: Sequence[PartitionProposal]
     ) -> Future[list[AlteredPartition]]:
-        """Refuse: this node has no partitions with several replicas."""
-        raise AssertionError("the controller's own node leads no replicated partition")
+        """Decide about other in-sync replicas of partitions that this node leads."""
+        assert self.own_replicas is not None, "it leads partitions with several replicas"
+        return self.own_replicas.alter_partitions(node_epoch, proposals)
 
     def report_failed(self, partitions: Sequence[tuple[bytes, int]]) -> None:
-        """Refuse: this node has no partitions with several replicas."""
-        raise AssertionError("the controller's own node has no replicated partition")
+        """Have other nodes lead replicated partitions whose logs here have failed."""
+        assert self.own_replicas is not None, "it has partitions with several replicas"
+        self.own_replicas.report_failed(partitions)
 
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
         """Decide on the next leader epochs of these partitions."""

@@ -75,6 +75,10 @@ class NodeLifecycle:
         """Register the running process of a node."""
         self._queue(node_id, self._register(node_id, incarnation, logs))
 
+    def recover(self, node_id: int, logs: Sequence[RegisteredLog]) -> None:
+        """Elect leaders by the ends of the logs of a node that is registered."""
+        self._queue(node_id, self._recover(node_id, logs))
+
     def replicas_failed(
         self, node_id: int, node_epoch: int, failed: Collection[tuple[bytes, int]]
     ) -> None:
@@ -133,6 +137,11 @@ class NodeLifecycle:
             yield from self._fence(node_id, incarnation)
             return
         yield from self._elect(node_id)
+        yield from self._recover(node_id, logs)
+
+    def _recover(self, node_id: int, logs: Sequence[RegisteredLog]) -> Steps:
+        """Elect leaders of partitions that wait for the ends of their logs, as far as these and
+        those of other nodes allow."""
         self._recovery.add(node_id, logs)
         while self._recovery.has_more(node_id):
             yield lambda machine: self._recovery.elect(node_id)

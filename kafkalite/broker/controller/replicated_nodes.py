@@ -55,6 +55,10 @@ class ReplicatedNodes:
         self._rules_of = rules_of
         self._lifecycle = NodeLifecycle(controller, rules_of)
         self.shutdowns = ControlledShutdowns(controller, self._lifecycle, timers)
+        if controller.own_replicas is not None:
+            controller.own_replicas.attach(
+                recover=self._lifecycle.recover, replicas_failed=self._lifecycle.replicas_failed
+            )
         self._last: dict[Peer, LastRequest] = {}
         """The last AlterPartitions of each process."""
 

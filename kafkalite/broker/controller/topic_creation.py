@@ -9,9 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kafkalite.broker.controller.decisions import DecisionSequence
-from kafkalite.broker.internal_topics import INTERNAL_TOPICS, internal_config
+from kafkalite.broker.internal_topics import (
+    INTERNAL_TOPICS,
+    internal_config,
+    with_minimum_in_sync,
+)
 from kafkalite.broker.node_settings import placement_limits
 from kafkalite.config.broker import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS
+from kafkalite.config.topic import MIN_INSYNC_REPLICAS
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import TopicImage
 from kafkalite.coordination.machine import DecisionResult
@@ -72,9 +77,16 @@ def create_topics(
 def create_internal_topic(controller: DecisionMaker, settings: Settings, name: str) -> Future[None]:
     """Create a coordinator's topic, unless it exists."""
     topic = INTERNAL_TOPICS[name]
-    topic_id, config = new_id(), internal_config(name, settings)
-    return controller.execute(
-        lambda machine: machine.create_internal_topic(
-            name, topic_id, settings[topic.partition_count], config
+    topic_id = new_id()
+
+    def decide(machine: Controller) -> DecisionResult[None]:
+        # Each replica is on another node: there are fewer if there are fewer nodes.
+        factor = min(settings[topic.replication_factor], len(machine.image.internal_nodes))
+        config = with_minimum_in_sync(internal_config(name, settings), factor)
+        if factor == 1:
+            del config[MIN_INSYNC_REPLICAS.name]
+        return machine.create_internal_topic(
+            name, topic_id, settings[topic.partition_count], config, factor
         )
-    )
+
+    return controller.execute(decide)

@@ -13,7 +13,13 @@ other decisions are made at once, after those that wait.
 
 A host loads its machine in steps on the event loop; until then, its requests are refused with
 COORDINATOR_LOAD_IN_PROGRESS.  A partition that cannot be read is refused with
-COORDINATOR_NOT_AVAILABLE until the node restarts.
+COORDINATOR_NOT_AVAILABLE until the node restarts or leads it again.
+
+The coordinators are on node 0, which is the preferred leader of all internal partitions.  If it
+leads a partition no longer, its host ends, with NOT_COORDINATOR for the requests that wait; the
+next one loads when it leads again.  A partition with several replicas refuses new records with
+COORDINATOR_NOT_AVAILABLE while too few are in sync; requests whose records are not committed within
+COMMIT_WAIT_MS get that error, too, as in Kafka.  The records may be committed later.
 
 A transaction marker in the partition is replayed as soon as it is appended; what a request reads
 afterwards waits until the marker is committed, as for the records of a decision.
@@ -28,6 +34,7 @@ bounds what one of its ticks does, and a node may have many coordinators.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -38,6 +45,7 @@ from kafkalite.broker.coordinator.partition_journal import PartitionJournal
 from kafkalite.broker.future import Future
 from kafkalite.broker.machine_host import BATCH_UNITS_MAX, MachineHost
 from kafkalite.broker.stepping import fail_unexpected
+from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.machine import DecisionResult, Reply, StateMachine, TransactionEnd
 from kafkalite.coordination.placement import coordinator_partition
 from kafkalite.errors import (
@@ -46,6 +54,7 @@ from kafkalite.errors import (
     KafkaError,
     KafkaStorageError,
     NotCoordinator,
+    NotEnoughReplicas,
     NotLeaderOrFollower,
 )
 
@@ -68,6 +77,11 @@ TOGETHER_MAX = 50
 REPLIES_AT_ONCE, REPLIES_PAUSE_MS = 500, 1
 """Number of requests that a decision completes at once, such as the JoinGroups of a large group,
 and the pause until the next ones: a response takes about 10 us."""
+COMMIT_WAIT_MS = 5_000
+"""Time for which a request waits until the replicas in sync have its records: Kafka's default of
+offsets.commit.timeout.ms."""
+RETRY_MS = 1_000
+"""Pause before expired deadlines are handled again if that failed."""
 LOAD_MS, LOAD_PAUSE_MS = 10, 1
 """Duration of a step of loading, and of the pause between two."""
 
@@ -103,6 +117,14 @@ class WaitingRequest(NamedTuple):
 
     decide: RequestDecision[Any]
     token: Future[Any]
+
+
+class UncommittedRequest(NamedTuple):
+    """A request whose decision waits until it is committed."""
+
+    due_ms: int
+    response: Future[Any]
+    decided: Future[Any]
 
 
 class CoordinatorKind(NamedTuple, Generic[M]):
@@ -178,6 +200,7 @@ class CoordinatorHost(MachineHost[M]):
         self._loaded_count = 0
         self._waiting: dict[str, WaitingRequest] = {}
         self._waiting_units = 0
+        self._uncommitted: deque[UncommittedRequest] = deque()
         self._is_deciding_later = False
         self.units_of_key: Callable[[str], int] = lambda key: 1
         """The share that a decision about a key has in BATCH_UNITS_MAX, as far as it is known."""
@@ -190,6 +213,14 @@ class CoordinatorHost(MachineHost[M]):
     def now_ms(self) -> int:
         """Return the monotonic time of the event loop."""
         return self._reactor.clock.monotonic_ms()
+
+    def close(self) -> None:
+        """End, since this node leads the partition no longer: fail all requests that wait."""
+        assert self.partition.error is not None, "it is closed"
+        if self._timer is not None:
+            self._timer.cancel()
+        self.decide_waiting()
+        self._fail_responses(self.partition.error)
 
     # -- loading -----------------------------------------------------------------------------
 
@@ -276,15 +307,37 @@ class CoordinatorHost(MachineHost[M]):
         )
         for request, replies in zip(requests, decided, strict=True):
             replies.then(partial(self._respond, request.token))
+            self._bound_wait(request.token, replies)
         self.schedule()
 
     def _respond(
         self, token: Future[Any], replies: list[Reply] | None, error: KafkaError | None
     ) -> None:
-        if error is not None:
-            token.fail(_client_error(error))
-        else:
+        if error is None:
             self._complete(replies or ())
+        elif not token.settled:
+            token.fail(_client_error(error))
+
+    def _bound_wait(self, response: Future[Any], decided: Future[Any]) -> None:
+        """Fail a request if its decision is not committed in time."""
+        if self.partition.replication is None or decided.settled:
+            return
+        if not self._uncommitted:
+            self._reactor.call_later(COMMIT_WAIT_MS, self._end_waits)
+        self._uncommitted.append(
+            UncommittedRequest(self.now_ms() + COMMIT_WAIT_MS, response, decided)
+        )
+
+    def _end_waits(self) -> None:
+        """Fail the requests that have waited too long."""
+        uncommitted, now_ms = self._uncommitted, self.now_ms()
+        while uncommitted and (uncommitted[0].decided.settled or uncommitted[0].due_ms <= now_ms):
+            _, response, decided = uncommitted.popleft()
+            if not decided.settled and not response.settled:
+                response.abandon()
+                response.fail(CoordinatorNotAvailable("Too few replicas have the records yet."))
+        if uncommitted:
+            self._reactor.call_later(max(1, uncommitted[0].due_ms - now_ms), self._end_waits)
 
     def _complete(self, replies: Sequence[Reply], begin: int = 0) -> None:
         """Complete the pending requests, REPLIES_AT_ONCE in a tick of the event loop."""
@@ -312,7 +365,25 @@ class CoordinatorHost(MachineHost[M]):
             self._fail_responses(self.partition.error)
 
     def read(self, query: Callable[[M], T]) -> Future[T]:
-        """Return what `query` reads of the machine, once all it depends on is committed."""
+        """Return what `query` reads of the machine for a client, once all it depends on is
+        committed; CoordinatorNotAvailable if that takes too long."""
+        decided = self.read_committed(query)
+        response: Future[T] = Future()
+
+        def respond(value: T | None, error: KafkaError | None) -> None:
+            if response.settled:
+                return
+            if error is not None:
+                response.fail(_client_error(error))
+            else:
+                response.resolve(value)  # type: ignore[arg-type]
+
+        decided.then(respond)
+        self._bound_wait(response, decided)
+        return response
+
+    def read_committed(self, query: Callable[[M], T]) -> Future[T]:
+        """Return what `query` reads, however long it takes until that is committed."""
         return self.decide(lambda machine: DecisionResult(query(machine)))
 
     # -- transaction markers -----------------------------------------------------------------
@@ -330,7 +401,7 @@ class CoordinatorHost(MachineHost[M]):
 
     def schedule(self) -> None:
         """Set the timer to the machine's next deadline."""
-        next_ms = self.machine.next_due_ms
+        next_ms = None if self.is_closed else self.machine.next_due_ms
         if next_ms is None or (self._timer is not None and next_ms >= self._due_ms):
             return
         # Clamp to now, so that only the timer's own delay counts as late in `_tick`.
@@ -361,6 +432,7 @@ class CoordinatorHost(MachineHost[M]):
                     " partition=%s error=%r",
                     self.partition, self.partition, str(error),
                 )  # fmt: skip
+                self._not_before_ms = self.now_ms() + RETRY_MS
             else:
                 self._complete(replies or ())
 
@@ -386,7 +458,8 @@ class Coordinators(Generic[M]):
         self._deadlines = DeadlineQueue(reactor)
         self._hosts: dict[int, CoordinatorHost[M]] = {}
         self.unreadable: dict[int, CoordinatorNotAvailable] = {}
-        """The partitions that could not be read, with the error; only a restart retries them."""
+        """The partitions that could not be read, with the error; they are loaded again only when
+        this node leads them again."""
 
     def __iter__(self) -> Iterator[CoordinatorHost[M]]:
         """Return the coordinators that are loaded now."""
@@ -397,20 +470,54 @@ class Coordinators(Generic[M]):
         """The error code for a list of everything here: parts may be loading, or unreadable."""
         if self.unreadable:
             return CoordinatorNotAvailable.code
-        is_loading = any(host.is_loading for host in self._hosts.values())
+        is_loading = self._lacks_hosts() or any(host.is_loading for host in self._hosts.values())
         return CoordinatorLoadInProgress.code if is_loading else 0
+
+    @property
+    def _is_here(self) -> bool:
+        """True if this is the node of all coordinators."""
+        return self._metadata.node_id == SUPERVISOR_ID
+
+    def _lacks_hosts(self) -> bool:
+        """Return whether another node leads a partition until this one is in sync again, or its
+        coordinator is about to load."""
+        topic = self._metadata.topic(self._kind.topic) if self._is_here else None
+        return topic is not None and any(
+            partition.is_replicated and index not in self._hosts
+            for index, partition in topic.partitions.items()
+        )
 
     def open(self) -> None:
         """Load the coordinators of the partitions that this node leads."""
-        topic = self._metadata.topic(self._kind.topic)
+        topic = self._metadata.topic(self._kind.topic) if self._is_here else None
         for index in topic.partitions if topic is not None else ():
-            with suppress(KafkaError):
-                self._host(index)
+            self._open(index)
+
+    def _open(self, index: int) -> None:
+        with suppress(KafkaError):
+            self._host(index)
+
+    def partition_added(self, partition: Partition) -> None:
+        """Load the coordinator of a partition with several replicas that this node leads now: its
+        deadlines do not wait for a request."""
+        is_own = partition.topic == self._kind.topic and self._is_here
+        if is_own and partition.replication is not None:
+            self._reactor.call_later(0, lambda: self._open(partition.index))
+
+    def partition_removed(self, partition: Partition) -> None:
+        """End the coordinator of a partition that this node leads no longer."""
+        if partition.topic != self._kind.topic:
+            return
+        self.unreadable.pop(partition.index, None)
+        host = self._hosts.get(partition.index)
+        if host is not None and host.partition is partition:
+            del self._hosts[partition.index]
+            host.close()
 
     def host_of(self, key: str) -> CoordinatorHost[M]:
         """Return the coordinator of a key; raise NotCoordinator if it is not here."""
         topic = self._metadata.topic(self._kind.topic)
-        if topic is None:
+        if topic is None or not self._is_here:
             raise NotCoordinator()
         return self._host(coordinator_partition(key, len(topic.partitions)))
 
@@ -471,6 +578,8 @@ def _decide(
 
 
 def _client_error(error: KafkaError) -> KafkaError:
-    """Return NotCoordinator for an error of the log: clients look up the coordinator and retry."""
-    is_of_log = isinstance(error, KafkaStorageError | NotLeaderOrFollower)
-    return NotCoordinator(str(error)) if is_of_log else error
+    """Return a coordinator's error for one of the log: clients look up the coordinator and
+    retry."""
+    if isinstance(error, KafkaStorageError | NotLeaderOrFollower):
+        return NotCoordinator(str(error))
+    return CoordinatorNotAvailable(str(error)) if isinstance(error, NotEnoughReplicas) else error

@@ -128,7 +128,7 @@ class MarkerChannel:
 
         host.on_change(on_change)
         # What was loaded may not be committed yet.
-        host.read(lambda machine: [*machine.prepared()]).then(loaded)
+        host.read_committed(lambda machine: [*machine.prepared()]).then(loaded)
 
     # -- the nodes ---------------------------------------------------------------------------
 

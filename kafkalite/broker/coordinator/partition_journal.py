@@ -2,7 +2,7 @@
 
 This node leads the partition, and clients may read it.  The records are Kafka's own, with keys; the
 last one of a key is valid.  A decision is committed when the high watermark has passed it, so it is
-as safe as the topic's `durability` makes it.
+as safe as the topic's `durability` makes it, and on every in-sync replica.
 
 The records of a transaction are a batch of its producer.  The leader of the partition appends its
 marker, and passes it to the machine by the MarkerListener.
@@ -57,7 +57,12 @@ class PartitionJournal:
         return self.partition.high_watermark
 
     def append(self, records: Sequence[Any]) -> None:
-        """Append these records as one batch; those of a transaction as one of its producer."""
+        """Append these records as one batch; those of a transaction as one of its producer.
+
+        Raises NotEnoughReplicas if they could not be committed now.
+        """
+        if self.partition.replication is not None:
+            self.partition.replication.check_min_isr()
         producer_id = producer_epoch = -1
         guard = None
         if isinstance(records[0], TransactionalRecord):

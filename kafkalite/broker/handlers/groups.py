@@ -51,6 +51,7 @@ from kafkalite.coordination.groups.group_coordinator import (
     GroupClient,
     GroupCoordinator,
 )
+from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.placement import (
     COORDINATOR_TOPICS,
     CoordinatorType,
@@ -182,7 +183,7 @@ def _coordinator(
     if error is not None:
         return _no_coordinator(error)
     node_id = coordinator_of(node.image, CoordinatorType(key_type), key)
-    if node_id is None or node_id not in node.image.nodes:
+    if node_id != SUPERVISOR_ID:  # it is about to lead the partition, and hosts the coordinators
         return _no_coordinator(CoordinatorNotAvailable())
     host, port = node.metadata.advertised(client, node.image.nodes[node_id])
     return {"node_id": node_id, "host": host, "port": port, "error_code": 0, "error_message": ""}

@@ -105,6 +105,8 @@ class ReplicaManager:
         )  # fmt: skip
         self.on_led_count: Callable[[int], object] | None = None
         """Called with the number of partitions led here when it changes."""
+        self.on_added: Callable[[Partition], object] = lambda partition: None
+        """Called with each partition that is led here from now on."""
         self.on_removed: Callable[[Partition], object] = lambda partition: None
         """Called with each partition that is no longer led here, once it has its error."""
         self.traffic: dict[str, TopicTraffic] = {}
@@ -157,6 +159,7 @@ class ReplicaManager:
         self.reconfigure(partition, settings)
         if partition.log.durable_offset < partition.log.end_offset:
             self.mark_dirty(partition)  # there may be no further append to trigger the flush
+        self.on_added(partition)
         return partition
 
     def _lead_with_followers(

@@ -6,7 +6,10 @@
 
 partition_change.py completes it.  A new target replaces one in progress; no target cancels it.
 
-Left out: internal topics and partitions of dedicated workers, which have one replica at one place.
+The first replica of an internal topic's partition is node 0: as its preferred leader, it hosts the
+coordinator.
+
+Left out: partitions of dedicated workers, which have one replica at one place.
 """
 
 from __future__ import annotations
@@ -14,7 +17,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from kafkalite.coordination.image import ClusterImage, TopicImage, change_records
+from kafkalite.coordination.image import (
+    SUPERVISOR_ID,
+    ClusterImage,
+    TopicImage,
+    change_records,
+)
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.partition_image import PartitionImage
 from kafkalite.coordination.replication.partition_change import ReplicaSet, RulesOf, change
@@ -73,10 +81,15 @@ def reassign_all(
                 raise UnknownTopicOrPartition(f"Topic {name} does not exist.")
             if index not in topic.partitions:
                 raise UnknownTopicOrPartition(f"Partition {name}-{index} does not exist.")
-            if target is not None and (topic.internal or topic.dedicated):
+            if target is not None and topic.dedicated:
                 raise InvalidReplicaAssignment(
-                    f"Partition {name}-{index} has one replica at one place: its topic is internal"
-                    " or has dedicated workers."
+                    f"Partition {name}-{index} has one replica at one place: its topic has"
+                    " dedicated workers."
+                )
+            if target and topic.internal and target[0] != SUPERVISOR_ID:
+                raise InvalidReplicaAssignment(
+                    f"Node {SUPERVISOR_ID} must be the first replica of partition {name}-{index}:"
+                    " it hosts the coordinators of the internal topics."
                 )
             decided = reassign(
                 image, topic, index, target, rules_of, may_change_factor=may_change_factor

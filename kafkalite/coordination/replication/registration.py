@@ -107,6 +107,33 @@ def register(image: ClusterImage, node_id: int, incarnation: int) -> DecisionRes
     return DecisionResult(None, [node_record(changed)])
 
 
+def take_over(
+    image: ClusterImage, node_id: int, rules_of: RulesOf, count_max: int = CHANGED_MAX
+) -> DecisionResult[int]:
+    """Have no process of a node lead or follow, before its next one begins; return the number of
+    partitions that have changed.
+
+    For the node that hosts the controller, while no other decision can be made: what it led may
+    elect it again, as nothing was committed without it, and other leaders count it no longer.
+    """
+
+    def changed(topic: TopicImage, partition: PartitionImage) -> PartitionImage:
+        rules = rules_of(topic)
+        if partition.leader == node_id:
+            return change(partition, rules, lambda other: False)
+        isr = [member for member in partition.isr if member != node_id]
+        return change(partition, rules, image.is_active, isr=isr)
+
+    own = (
+        (topic, index, partition)
+        for topic, index, partition in image.replicas_on(node_id)
+        if len(partition.replicas) > 1
+        and partition.leader != NO_LEADER
+        and (partition.leader == node_id or node_id in partition.isr)
+    )
+    return change_partitions(own, changed, count_max)
+
+
 def lost_replicas(
     image: ClusterImage, node_id: int, logs: Sequence[RegisteredLog]
 ) -> set[PartitionId]:
