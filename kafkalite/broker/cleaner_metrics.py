@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from kafkalite.broker.replica.partition import needs_cleaner
 from kafkalite.config.log_cleaner import LOG_CLEANER_ENABLE, LOG_CLEANER_THREADS
 from kafkalite.metrics import GAUGE, Family
 
@@ -23,7 +24,7 @@ def cleaner_families(node: Node) -> Iterator[Family]:
     """Yield the metrics of a node's passes; nothing if it needs no log cleaner."""
     local = node.local_listener
     is_needed = any(partition.needs_cleaner for partition in list(node.replicas)) or any(
-        partition.log.config.compacts for partition in list(node.replication.followed)
+        needs_cleaner(partition.log) for partition in list(node.replication.followed)
     )
     if local is None or not is_needed:
         return

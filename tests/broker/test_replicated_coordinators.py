@@ -20,9 +20,11 @@ from kafkalite.protocol.schemas.groups import (
 from tests.broker.conftest import Clients
 from tests.broker.test_groups_in_cluster import beat, commit, committed, coordinator, member
 from tests.broker.test_reassignments_in_cluster import reassign
+from tests.broker.test_replication_in_cluster import another_boot
+from tests.broker.test_share_groups_in_cluster import COUNT, Member, delivered, share_cluster
 from tests.broker.transacting import Transactions
 
-OFFSETS, STATES = "__consumer_offsets", "__transaction_state"
+OFFSETS, STATES, SHARES = "__consumer_offsets", "__transaction_state", "__share_group_state"
 SETTINGS = {
     f"{topic}.replication.factor": "3"
     for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
@@ -45,6 +47,10 @@ def is_in_sync(cluster: Clients, *nodes: int, topic: str = OFFSETS) -> bool:
         and led.replication is not None
         and led.replication.isr.partition == partition
     )
+
+
+def is_led(cluster: Clients, topic: str = OFFSETS) -> bool:
+    return cluster.leader(topic) >= 0
 
 
 def content(cluster: Clients, node_id: int, topic: str = OFFSETS) -> bytes:
@@ -320,3 +326,43 @@ def test_transaction_state_survives_the_loss_of_node_0s_log(cluster):
     assert producer.host.partition.leader_epoch > epoch
     producer.end()
     producer.wait_for(TransactionState.COMPLETE_COMMIT)
+
+
+def test_share_states_survive_the_loss_of_node_0s_log(begun):
+    cluster = begun(2, **SETTINGS)
+    shares = share_cluster(cluster)
+    cluster.until(lambda: is_in_sync(cluster, 0, 1, 2, topic=SHARES))
+    member = Member(shares)
+    assert member.poll() == delivered(range(COUNT))
+    assert member.acknowledge(0, 2) == 0
+    cluster.kill(0, stay_down=True)
+    remove_log(cluster, 0, SHARES)
+    cluster.start(0)
+    cluster.settle()
+    cluster.until(lambda: is_in_sync(cluster, 0, 1, 2, topic=SHARES))
+    cluster.kill(member.leader)
+    cluster.settle()
+    assert Member(shares, "n" * 22).poll() == delivered(range(3, COUNT))
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+@pytest.mark.parametrize("lost", [None, 0, 1])
+def test_offsets_survive_another_boot(begun, durability, lost):
+    """Node 0 reports the ends of its logs like any other; a log may be missing as well."""
+    cluster = begun(2, durability=durability, **{**SETTINGS, "durable.copies": "minisr"})
+    coordinator(cluster, 1)
+    cluster.create("t")
+    cluster.until(lambda: is_in_sync(cluster, 0, 1, 2))
+    assert commit(cluster, 7) == 0
+    for node_id in list(cluster.running):
+        cluster.kill(node_id)
+    cluster.desired_nodes.clear()
+    cluster.listeners_closed()
+    if lost is not None:
+        remove_log(cluster, lost)
+    with another_boot():
+        cluster.begin(None)
+        if durability == "os" and lost is not None:
+            cluster.until(lambda: is_led(cluster), pace_ms=100)  # after RECOVERY_WAIT_MS
+        until_committed(cluster, 7)
+        cluster.until(lambda: is_in_sync(cluster, 0, 1, 2))

@@ -26,8 +26,11 @@ LIMITS = {"max_wait_ms": 0, "min_bytes": 1, "max_records": 100, "batch_size": 10
 
 @pytest.fixture
 def cluster(begun):
-    """A supervisor and two workers with share groups; topic `t`, from offset 0 on for group `g`."""
-    cluster = begun(2)
+    return share_cluster(begun(2))
+
+
+def share_cluster(cluster):
+    """Return a cluster with share groups; topic `t`, from offset 0 on for group `g`."""
     cluster.until(lambda: features.is_finalized(cluster.image, features.SHARE_VERSION))
     cluster.create("t")
     cluster.request(0, FIND_COORDINATOR, 3, key="g", key_type=0)

@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from kafkalite.storage.state.verification import VerificationGuard
 
 
+def needs_cleaner(log: Log) -> bool:
+    """Return whether the log cleaner must run for a log: of an internal topic, once a segment is
+    closed."""
+    is_small = log.topic in INTERNAL_TOPICS and len(log.segments) == 1
+    return log.config.compacts and not is_small
+
+
 class MarkerListener(Protocol):
     """A coordinator whose records in a partition can be part of transactions."""
 
@@ -222,9 +229,8 @@ class Partition(ReadablePartition):
 
     @property
     def needs_cleaner(self) -> bool:
-        """True if the log cleaner must run: for an internal topic, once a segment is closed."""
-        is_small = self.topic in INTERNAL_TOPICS and len(self.log.segments) == 1
-        return self.log.config.compacts and not is_small
+        """True if the log cleaner must run for this log."""
+        return needs_cleaner(self.log)
 
     def advance(self) -> bool:
         """Advance the high watermark to what is committed; return whether it moved."""
