@@ -264,6 +264,8 @@ def test_failed_log_of_node_0_is_replaced(cluster):
     cluster.until(lambda: cluster.leader(OFFSETS) != 0)
     until_committed(cluster, 7)
     cluster.until(lambda: is_in_sync(cluster, 0, 1, 2))
+    assert commit(cluster, 8) == 0
+    assert committed(cluster) == {"t": 8}
 
 
 def test_factor_of_an_existing_topic_grows_and_shrinks(begun):
@@ -287,6 +289,20 @@ def test_factor_of_an_existing_topic_grows_and_shrinks(begun):
     assert commit(cluster, 10) == 0
     cluster.restart(None)
     assert committed(cluster) == {"t": 10}
+
+
+def test_drained_worker_is_replaced_as_a_replica(begun):
+    cluster = begun(3, **{**SETTINGS, "offsets.topic.replication.factor": "2"})
+    coordinator(cluster, 1)
+    cluster.create("t")
+    assert commit(cluster, 7) == 0
+    (drained,) = {*cluster.image.topics[OFFSETS].partitions[0].replicas} - {0}
+    assert not cluster.order("drain", drained)["error_code"]
+    cluster.until(lambda: cluster.image.replica_count(drained) == 0, pace_ms=5)
+    (other,) = {*cluster.image.topics[OFFSETS].partitions[0].replicas} - {0}
+    cluster.until(lambda: is_in_sync(cluster, 0, other))
+    assert commit(cluster, 8) == 0
+    assert content(cluster, other) == content(cluster, 0)
 
 
 @pytest.mark.parametrize("replicas", [[1, 0], [1], [1, 2]])

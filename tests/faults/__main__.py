@@ -106,13 +106,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=15, help="for `all`")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
     parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--replicas", type=int, default=1, help="replication factor of the topic")
+    replicas = "replication factor of the topic, for F22 of internal topics"
+    parser.add_argument("--replicas", type=int, default=1, help=replicas)
     parser.add_argument("--min-isr", type=int, default=1, help="its min.insync.replicas")
     parser.add_argument("--durability", default="", help="by the seed when not given")
     words = parser.parse_args(arguments)
     if words.workers == 0 and words.fault not in {*FOR_ONE_PROCESS, "all"}:
         parser.error(f"{words.fault} wants workers")
-    if words.replicas > 1 and words.fault not in {*REPLICATED, "all"}:
+    if words.replicas > 1 and words.fault not in {*REPLICATED, GROUPS, "all"}:
         parser.error(f"{words.fault} is not for several replicas")
     print(f"seed {words.seed}", flush=True)
     bad, faults = 0, 0

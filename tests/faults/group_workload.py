@@ -4,7 +4,8 @@ Two groups of real clients read one topic; some members of each are static.  The
 of the classic protocol, of librdkafka and others, with eager or cooperative rebalances.  The second
 is mixed of both protocols and all clients (member_kinds.py), and changes its protocol when the last
 member of the consumer protocol goes, or the first comes.  About every second a fault hits one of
-the groups, now and then the coordinator.  All that the coordinator accepted is read from
+the groups, now and then the coordinator.  With several replicas of the internal topics, half of the
+coordinator's faults remove its logs as well.  All that the coordinator accepted is read from
 `__consumer_offsets` by an ordinary consumer and checked (group_log.py); at the end every record
 must have been read by each group, and all must be committed soon after the faults end.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -25,7 +27,7 @@ from typing import IO, Any
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
+from kafkalite.coordination.topic_names import CONSUMER_OFFSETS, INTERNAL_TOPICS
 from kafkalite.protocol.schemas import consumer_group_records, group_records
 from kafkalite.testing import Broker
 from tests.faults import group_log
@@ -71,6 +73,14 @@ CONFIG = {
 }
 
 
+def internal_factors(replicas: int) -> dict[str, str]:
+    """Return the settings for this number of replicas of the internal topics."""
+    return {
+        f"{topic}.replication.factor": str(replicas)
+        for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+    }
+
+
 @dataclass(eq=False)
 class Member:
     """A member's process, and its events."""
@@ -104,6 +114,8 @@ class Churn:
     partitions: int
     seed: int
     history: History
+    replicas: int = 1
+    """The number of replicas of the internal topics."""
     faults: list[str] = field(default_factory=list)
     diary: list[str] = field(default_factory=list)
 
@@ -323,9 +335,14 @@ class Churn:
             self.start(group, member.instance, member.kind)
 
     def kill_coordinator(self, group: str) -> None:
-        """Kill the supervisor."""
+        """Kill the supervisor, and perhaps remove its logs of internal topics."""
         for history in self.groups.values():
             history.interrupted = True
+        if self.replicas > 1 and self.dice.random() < 0.5:
+            self.diary.append(f"{time.time():.3f} the coordinator's logs are removed")
+            for topic in INTERNAL_TOPICS:
+                for directory in self.broker.data.glob(f"{topic}-*"):
+                    shutil.rmtree(directory)
         self.processes.kill(SUPERVISOR)
 
     ACTS = (kill, kill, leave, leave, grow, shrink, zombie, zombie, doze, restart_static, conflict,

@@ -21,6 +21,7 @@ CHANGE_TESTS = "tests/coordination/replication/test_partition_change.py"
 ALTER_TESTS = "tests/coordination/replication/test_alter_partition.py"
 LEADERSHIP_TESTS = "tests/coordination/replication/test_leadership.py"
 CLUSTER_TESTS = "tests/broker/test_replication_in_cluster.py"
+COORDINATOR_TESTS = "tests/broker/test_replicated_coordinators.py"
 FOLLOWER_READS = "tests/broker/test_follower_reads_in_cluster.py"
 TRUNCATION_TESTS = "tests/storage/test_log_truncation.py"
 
@@ -214,6 +215,41 @@ REPLICATION_BUGS = (
         " and follower.repeated is session",
         "",
         "tests/broker/test_follower_sessions.py",
+    ),
+    SeededBug(
+        "R30", "a coordinator responds once its records are appended",
+        "kafkalite/broker/coordinator/partition_journal.py",
+        "        return self.partition.high_watermark\n",
+        "        return self.partition.log.end_offset\n",
+        COORDINATOR_TESTS,
+    ),
+    SeededBug(
+        "R31", "node 0 counts as in sync without its log",
+        "kafkalite/broker/controller/own_replicas.py",
+        "        lost = registration.lost_replicas(image, SUPERVISOR_ID, logs)\n",
+        "        lost: set[tuple[bytes, int]] = set()\n",
+        COORDINATOR_TESTS,
+    ),
+    SeededBug(
+        "R32", "a coordinator keeps its state when its node leads again",
+        "kafkalite/broker/coordinator/coordinator_host.py",
+        "        if host is not None and host.partition is partition:\n",
+        "        if False:\n",
+        COORDINATOR_TESTS,
+    ),
+    SeededBug(
+        "R33", "a coordinator writes while too few replicas are in sync",
+        "kafkalite/broker/coordinator/partition_journal.py",
+        "            self.partition.replication.check_min_isr()\n",
+        "            pass\n",
+        COORDINATOR_TESTS,
+    ),
+    SeededBug(
+        "R34", "node 0 leads on in the epoch of its last process",
+        "kafkalite/coordination/replication/registration.py",
+        "            return change(partition, rules, lambda other: False)\n        isr =",
+        "            return partition\n        isr =",
+        COORDINATOR_TESTS,
     ),
     SeededBug(
         "R40", "a follower shows records above its high watermark",

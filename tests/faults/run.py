@@ -191,13 +191,16 @@ def churned(plan: Plan) -> Run:
     came = Run(plan, history)
     with Broker(
         durability=plan.mode,
-        config={**CONFIG, **group_workload.CONFIG},
+        config={
+            **CONFIG, **group_workload.CONFIG, **group_workload.internal_factors(plan.replicas)
+        },
         workers=plan.workers,
         listen=free_address(),
     ) as broker:
         play = group_workload.Churn(
-            broker, broker.topic(plan.partitions), plan.partitions, plan.seed, history
-        )
+            broker, broker.topic(plan.partitions), plan.partitions, plan.seed, history,
+            plan.replicas,
+        )  # fmt: skip
         begun = time.monotonic()
         try:
             play.play(plan.count)
