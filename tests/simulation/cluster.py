@@ -47,6 +47,12 @@ STEPS_MAX = 4_000
 PACKET_MAX = 1 << 20
 
 
+def internal_factors(replicas: int) -> dict[str, str]:
+    """Return the settings for this number of replicas of the internal topics."""
+    topics = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+    return {f"{topic}.replication.factor": str(replicas) for topic in topics}
+
+
 class ClientRequest(Wire):
     """A client's connection with one request."""
 

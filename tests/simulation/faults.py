@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import deque
 
+from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.protocol.schemas import bus
 from tests.simulation.cluster import Cluster
 
@@ -14,6 +16,8 @@ class ClusterFaults:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.random = cluster.random
+        self.keeps_workers = False
+        """True if a broker with fewer workers is refused: they have some of several replicas."""
 
     def heal(self) -> None:
         """Remove all faults; broken connections are made again, and lost messages stay lost."""
@@ -37,6 +41,14 @@ class ClusterFaults:
             self.cluster.end_one(there.peer.node_id)
             return
 
+    def lose_coordinator_logs(self) -> None:
+        """Kill the supervisor, and remove its logs of internal topics, which have others."""
+        if 0 in self.cluster.running:
+            self.cluster.kill(0, stay_down=self.random.random() < 0.5)
+            for topic in INTERNAL_TOPICS:
+                for directory in self.cluster.directory.glob(f"{topic}-*"):
+                    shutil.rmtree(directory)
+
     def restart_broker(self) -> None:
         """Restart the whole broker, killed or shut down, perhaps with another number of workers."""
         cluster = self.cluster
@@ -48,7 +60,7 @@ class ClusterFaults:
         known = sorted(cluster.desired_nodes)
         cluster.desired_nodes.clear()
         cluster.listeners_closed()
-        workers = self.random.choice([1, 2, 3, None])
+        workers = self.random.choice([3, None] if self.keeps_workers else [1, 2, 3, None])
         if self.random.random() < 0.5:
             # The launcher starts all processes it remembers at once, and some are ready earlier.
             for node_id in known[:workers]:

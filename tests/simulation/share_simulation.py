@@ -33,7 +33,7 @@ from kafkalite.protocol.schemas.share import (
 )
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS
 from kafkalite.records.batch import Record, build
-from tests.simulation.cluster import ClientRequest, Cluster
+from tests.simulation.cluster import ClientRequest, Cluster, internal_factors
 from tests.simulation.faults import ClusterFaults
 
 TOPIC, GROUP = "t", "g"
@@ -257,7 +257,10 @@ class ShareClient:
 class ShareSimulation:
     """One run."""
 
-    def __init__(self, directory: Path, seed: int, **settings: str) -> None:
+    def __init__(self, directory: Path, seed: int, replicas: int = 1, **settings: str) -> None:
+        """`replicas` is the number of those of the internal topics; with several, node 0 may lose
+        its logs of them."""
+        settings |= internal_factors(replicas)
         self.cluster = Cluster(directory, workers=2, seed=seed, **SETTINGS, **settings)
         self.random = self.cluster.random
         self.counts: Counter[str] = Counter()
@@ -286,6 +289,8 @@ class ShareSimulation:
             (2, faults.hold_flushes),
             (4, faults.release_flushes),
         ]
+        if replicas > 1:
+            self.events.append((2, faults.lose_coordinator_logs))
 
     def _prepare(self) -> bytes:
         cluster = self.cluster

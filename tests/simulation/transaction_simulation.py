@@ -30,7 +30,7 @@ from kafkalite.protocol.schemas.transactions import (
 )
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.storage.log.log_reader import read
-from tests.simulation.cluster import ClientRequest, Cluster
+from tests.simulation.cluster import ClientRequest, Cluster, internal_factors
 from tests.simulation.faults import ClusterFaults
 
 PARTITIONS = 4
@@ -213,7 +213,10 @@ def produced_code(response: Any) -> int:
 class TransactionSimulation:
     """One run."""
 
-    def __init__(self, directory: Path, seed: int, **settings: str) -> None:
+    def __init__(self, directory: Path, seed: int, replicas: int = 1, **settings: str) -> None:
+        """`replicas` is the number of those of the internal topics; with several, node 0 may lose
+        its logs of them."""
+        settings |= internal_factors(replicas)
         self.cluster = cluster = Cluster(directory, workers=2, seed=seed, **settings)
         self.faults = faults = ClusterFaults(cluster)
         self._create()
@@ -239,6 +242,9 @@ class TransactionSimulation:
             (3, faults.hold_flushes),
             (8, faults.release_flushes),
         ]
+        if replicas > 1:
+            faults.keeps_workers = True
+            self.events.append((2, faults.lose_coordinator_logs))
 
     def _create(self) -> None:
         topic = {"name": "t", "num_partitions": PARTITIONS, "replication_factor": 1, "configs": []}
