@@ -337,8 +337,10 @@ DIFFERENCES = (
             ("node.id.synonyms.0.source", IN_A_FILE),
             ("offsets.topic.replication.factor.config_source", IN_A_FILE),
             ("share.coordinator.state.topic.min.isr.config_source", IN_A_FILE),
+            ("share.coordinator.state.topic.min.isr.value", IN_A_FILE),
             ("share.coordinator.state.topic.replication.factor.config_source", IN_A_FILE),
             ("transaction.state.log.min.isr.config_source", IN_A_FILE),
+            ("transaction.state.log.min.isr.value", IN_A_FILE),
             ("transaction.state.log.replication.factor.config_source", IN_A_FILE),
         )
     ),
