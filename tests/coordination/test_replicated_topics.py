@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import permutations
 
 import pytest
@@ -14,6 +15,7 @@ from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import node_record
 from kafkalite.coordination.partition_image import PartitionImage, new_partition
 from kafkalite.coordination.placement import PlacementLimits, drain_moves, rebalance_moves
+from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
 from kafkalite.coordination.topics import NewTopic, PartitionGrowth, TopicDefaults
 from kafkalite.protocol.schemas import internal
 from tests.coordination.factories import (
@@ -336,3 +338,29 @@ def test_topic_without_a_leader_is_deleted():
     leaderless = topic.partitions[0]._replace(leader=-1)
     controller.image.topics["a"].partitions[0] = leaderless
     assert do(controller, controller.delete_topics({topic.topic_id: "a"})) == {"a": None}
+
+
+def offsets_topic(
+    workers: int, partitions: int, factor: int, fenced: Sequence[int] = ()
+) -> list[PartitionImage]:
+    """Return the partitions of a new internal topic."""
+    controller = cluster_of(workers)
+    for node_id in fenced:
+        node = controller.image.nodes[node_id]
+        controller.replay(node_record(node._replace(fenced=True)))
+    created = controller.create_internal_topic(CONSUMER_OFFSETS, topic_id(), partitions, {}, factor)
+    do(controller, created)
+    return [*controller.image.topics[CONSUMER_OFFSETS].partitions.values()]
+
+
+def test_internal_topic_is_led_by_node_0_and_followed_by_workers():
+    made = offsets_topic(workers=3, partitions=6, factor=2)
+    assert {(each.leader, each.replicas[0], len(each.replicas)) for each in made} == {(0, 0, 2)}
+    assert Counter(each.replicas[1] for each in made) == {1: 2, 2: 2, 3: 2}
+    assert all(each.isr == each.replicas for each in made)
+
+
+def test_internal_topic_begins_in_sync_on_active_nodes_only():
+    (made,) = offsets_topic(workers=2, partitions=1, factor=3, fenced=[1])
+    assert {*made.replicas} == {0, 1, 2} and made.replicas[0] == made.leader == 0
+    assert {*made.isr} == {0, 2}
