@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -266,6 +268,28 @@ def test_failed_log_of_node_0_is_replaced(cluster):
     cluster.until(lambda: is_in_sync(cluster, 0, 1, 2))
     assert commit(cluster, 8) == 0
     assert committed(cluster) == {"t": 8}
+
+
+@pytest.fixture
+def uncollected():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_state_of_a_closed_coordinator_is_freed_without_a_collection(cluster, uncollected):
+    assert commit(cluster, 7) == 0
+    host = cluster.node(0).groups.host_of("g")
+    machine = weakref.ref(host.machine)
+    led = host.partition
+    del host
+    led.log.failure = "the disk is broken"
+    cluster.node(0).replicas._log_failed(led)
+    cluster.until(lambda: cluster.leader(OFFSETS) != 0)
+    until_committed(cluster, 7)
+    cluster.clock.advance(COMMIT_WAIT_MS)  # a timer has it until then
+    cluster.steps(10)
+    assert machine() is None
 
 
 def test_factor_of_an_existing_topic_grows_and_shrinks(begun):

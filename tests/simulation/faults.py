@@ -95,8 +95,10 @@ class ClusterFaults:
             return
 
     def duplicate_message(self) -> None:
+        """A copy comes later than its original: not before the supervisor's welcome."""
         for queue in self._queues():
-            queue.insert(self.random.randrange(len(queue)), self.random.choice(queue))
+            at = self.random.randrange(len(queue))
+            queue.insert(self.random.randint(at + 1, len(queue)), queue[at])
             return
 
     def reorder_messages(self) -> None:

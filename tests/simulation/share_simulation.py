@@ -65,6 +65,14 @@ class Lock(NamedTuple):
     def end_ms(self) -> int:
         return self.sent_ms + LOCK_MS
 
+    def is_decisive(self, now_ms: int) -> bool:
+        """Return whether a successful acknowledgement has ended the lock.
+
+        If it was the last delivery, the lock may have expired before: the record is archived then,
+        an acknowledgement changes nothing, and a leader that cannot store that delivers it again.
+        """
+        return self.count < COUNT_LIMIT or now_ms < self.end_ms
+
     def is_before(self, other: Lock) -> bool:
         """Return whether the record was acquired earlier than `other`."""
         return (self.leader, self.count) < (other.leader, other.count)
@@ -239,7 +247,9 @@ class ShareClient:
                     self.shared.accepted |= {
                         place: (session.locks[place], now_ms)
                         for place, outcome in session.sent.items()
-                        if place[0] == entry.partition_index and outcome == ACCEPT
+                        if place[0] == entry.partition_index
+                        and outcome == ACCEPT
+                        and session.locks[place].is_decisive(now_ms)
                     }
         session.sent = {}
 

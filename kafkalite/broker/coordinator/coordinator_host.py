@@ -201,6 +201,8 @@ class CoordinatorHost(MachineHost[M]):
         self._waiting: dict[str, WaitingRequest] = {}
         self._waiting_units = 0
         self._uncommitted: deque[UncommittedRequest] = deque()
+        self._ends_waits = False
+        """True while a timer ends the waits that are too long."""
         self._is_deciding_later = False
         self.units_of_key: Callable[[str], int] = lambda key: 1
         """The share that a decision about a key has in BATCH_UNITS_MAX, as far as it is known."""
@@ -221,6 +223,9 @@ class CoordinatorHost(MachineHost[M]):
             self._timer.cancel()
         self.decide_waiting()
         self._fail_responses(self.partition.error)
+        # The state may be large, and would be in reference cycles.
+        self.journal.close()
+        self.partition.marker_listener = None
 
     # -- loading -----------------------------------------------------------------------------
 
@@ -322,11 +327,14 @@ class CoordinatorHost(MachineHost[M]):
         """Fail a request if its decision is not committed in time."""
         if self.partition.replication is None or decided.settled:
             return
-        if not self._uncommitted:
+        uncommitted = self._uncommitted
+        while uncommitted and uncommitted[0].decided.settled:
+            uncommitted.popleft()
+        due_ms = self.now_ms() + COMMIT_WAIT_MS
+        uncommitted.append(UncommittedRequest(due_ms, response, decided))
+        if not self._ends_waits:
+            self._ends_waits = True
             self._reactor.call_later(COMMIT_WAIT_MS, self._end_waits)
-        self._uncommitted.append(
-            UncommittedRequest(self.now_ms() + COMMIT_WAIT_MS, response, decided)
-        )
 
     def _end_waits(self) -> None:
         """Fail the requests that have waited too long."""
@@ -336,8 +344,9 @@ class CoordinatorHost(MachineHost[M]):
             if not decided.settled and not response.settled:
                 response.abandon()
                 response.fail(CoordinatorNotAvailable("Too few replicas have the records yet."))
+        self._ends_waits = bool(uncommitted)
         if uncommitted:
-            self._reactor.call_later(max(1, uncommitted[0].due_ms - now_ms), self._end_waits)
+            self._reactor.call_later(uncommitted[0].due_ms - now_ms, self._end_waits)
 
     def _complete(self, replies: Sequence[Reply], begin: int = 0) -> None:
         """Complete the pending requests, REPLIES_AT_ONCE in a tick of the event loop."""

@@ -44,7 +44,13 @@ class PartitionJournal:
         self._reactor = reactor
         self._codec = codec
         self.on_commit = lambda: None
-        partition.waiting[HighWatermarkListener(self)] = None
+        self._listener = HighWatermarkListener(self)
+        partition.waiting[self._listener] = None
+
+    def close(self) -> None:
+        """Report no more commits: the partition is led here no longer."""
+        self.partition.waiting.pop(self._listener, None)
+        self.on_commit = lambda: None
 
     @property
     def end_offset(self) -> int:
