@@ -128,7 +128,7 @@ REPLICATION_BUGS = (
     SeededBug(
         "R15", "the boot of the host is not compared at the start",
         "kafkalite/broker/assembly.py",
-        "        if logs.ran_in_this_boot:",
+        "        if ran_in_this_boot:",
         "        if True:",
         CLUSTER_TESTS,
     ),

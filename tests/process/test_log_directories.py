@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from kafkalite import Admin, Consumer, Producer
+from kafkalite import Admin, Consumer, Producer, TopicPartition
 from kafkalite.errors import Refusal
 from kafkalite.protocol.schemas.topics import ALTER_REPLICA_LOG_DIRS, DESCRIBE_LOG_DIRS
 from kafkalite.storage.files import layout
@@ -70,6 +70,25 @@ def test_any_two_of_three_directories_may_be_lost(broker, lost):
     assert read(broker, topic) == [*range(2 * COUNT)]
     write(broker, other)
     assert read(broker, other) == [*range(COUNT)]
+
+
+@pytest.mark.parametrize("lost", [(0, 1), (1, 2)])
+def test_committed_offsets_survive_the_loss_of_directories(lost):
+    config = {"offsets.topic.replication.factor": 4}
+    with Broker(workers=3, log_dirs=3, config=config) as broker:
+        topic = broker.topic(1, replication_factor=3)
+        with Producer(broker.bootstrap) as producer:
+            producer.send(topic, b"0").result()
+        place = TopicPartition(topic, 0)
+        with Admin(broker.bootstrap) as admin:
+            admin.commit_offsets("group", {place: 1})
+        broker.kill()
+        gone = [broker.log_dirs[number] for number in lost]
+        for directory in gone:
+            shutil.rmtree(directory)
+        broker.start(without_dirs=gone)
+        with Admin(broker.bootstrap) as admin:
+            assert admin.committed_offsets("group")[place] == 1
 
 
 def test_directories_are_lost_one_after_another(broker):
