@@ -29,7 +29,7 @@ def others(tmp_path: Path) -> list[Path]:
 def hosted(tmp_path: Path, others: list[Path]) -> Hosted:
     (tmp_path / "a").mkdir()
     hosted = Hosted(tmp_path / "a" / NAME, others)
-    hosted.decide(lambda controller: controller.register_nodes({0: ("localhost", 9092)}, None))
+    hosted.decide(lambda controller: controller.register_nodes({0: ("localhost", 9092)}, {}))
     return hosted
 
 

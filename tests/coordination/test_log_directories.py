@@ -22,7 +22,7 @@ def cluster(*homes: str) -> Controller:
     directories = {0: homes[0], **dict(enumerate(homes, 1))}
     do(
         controller,
-        controller.register_nodes(addresses(len(homes)), None, log_directories=directories),
+        controller.register_nodes(addresses(len(homes)), {}, log_directories=directories),
     )
     return controller
 
@@ -87,14 +87,14 @@ def test_worker_with_partitions_in_its_own_directory_is_not_removed_at_start():
     create(controller, "t", 3, 1)
     directories = {0: "a", 1: "a", 2: "b"}
     with pytest.raises(InvalidRequest, match="--workers 3 or more, and drain it"):
-        controller.register_nodes(addresses(2), None, log_directories=directories)
+        controller.register_nodes(addresses(2), {}, log_directories=directories)
 
 
 def test_worker_is_removed_at_start_if_all_are_in_one_directory():
     controller = cluster("a", "a", "a")
     create(controller, "t", 3, 1)
     directories = dict.fromkeys((0, 1, 2), "a")
-    do(controller, controller.register_nodes(addresses(2), None, log_directories=directories))
+    do(controller, controller.register_nodes(addresses(2), {}, log_directories=directories))
     assert 3 not in controller.image.nodes
 
 
