@@ -312,10 +312,17 @@ def send_signal(launcher: int, number: signal.Signals, directory: Path, pid: int
 
 
 def data_directory(data: Path | None) -> Path:
-    """Return the given data directory, or the default one."""
+    """Return the given data directory, or the default one; for another log directory, the data
+    directory that it lists."""
     from kafkalite.process.status.ready import default_data_directory
+    from kafkalite.storage.files.layout import LOG_DIRECTORIES
 
-    return data.absolute() if data is not None else default_data_directory()
+    directory = data.absolute() if data is not None else default_data_directory()
+    if (directory / LOG_DIRECTORIES).exists():
+        from kafkalite.storage.manager.log_directories import listed_paths
+
+        return next(iter(listed_paths(directory)), directory)
+    return directory
 
 
 def address_of(data: Path) -> str:

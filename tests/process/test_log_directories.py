@@ -169,6 +169,8 @@ def test_status_names_the_directories_and_their_nodes(broker):
     text = kafkalite(broker, "status")
     for path, nodes in zip(broker.log_dirs, ("0, 1", "2", "3"), strict=True):
         assert f"log dir     {path}, nodes {nodes}\n" in text
+    command = [sys.executable, "-m", "kafkalite", "status", "--data", str(broker.log_dirs[1])]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == text
     listed = json.loads(kafkalite(broker, "status", "--json"))["log_dirs"]
     assert [entry["path"] for entry in listed] == [*map(str, broker.log_dirs)]
     assert [entry["nodes"] for entry in listed] == [[0, 1], [2], [3]]
