@@ -271,6 +271,18 @@ def test_file_system_of_an_old_kernel_is_not_synced(
     assert not FileSystem(tmp_path, ReportingDisk()).can_sync
 
 
+def test_paths_on_another_file_system_are_flushed_one_by_one(tmp_path: Path) -> None:
+    disk = ReportingDisk()
+    held = FileSystem(tmp_path, disk)
+    (tmp_path / "file").touch()
+    disk.synced.clear()
+    held.sync_paths([tmp_path, tmp_path / "file"])
+    assert len(disk.synced) == 0
+    held.device = -1
+    held.sync_paths([tmp_path, tmp_path / "file"])
+    assert len(disk.synced) == 2
+
+
 def test_failed_flush_marks_the_directories_of_all_nodes(tmp_path: Path) -> None:
     for node_id in (1, 2):
         (tmp_path / "nodes" / str(node_id)).mkdir(parents=True)

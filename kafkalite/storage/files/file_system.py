@@ -61,10 +61,11 @@ class FileSystem:
         return self.can_sync and os.fstat(descriptor).st_dev == self.device
 
     def sync_paths(self, paths: Iterable[Path]) -> None:
-        """Flush at least these files and the names in these directories."""
+        """Flush at least these files and the names in these directories, which may also be on other
+        file systems."""
         if self.can_sync:
             self.sync()
-            return
+            paths = [path for path in paths if path.stat().st_dev != self.device]
         for path in paths:
             if path.is_dir():
                 sync_directory(self._disk, path)
