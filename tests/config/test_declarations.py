@@ -26,9 +26,6 @@ DECLARING = (broker, client, group, log_cleaner, replication, share_group, topic
 READING = {*PACKAGE.rglob("*.py")} - {Path(module.__file__) for module in DECLARING}
 WORDS = set().union(*(re.findall(r"\w+", path.read_text()) for path in READING))
 
-UNREAD = {"REPLICA_LAG_TIME_MAX_MS", "REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS"}
-"""Keys that wait for the broker's replication."""
-
 NAMED = [
     (name, key)
     for module in DECLARING
@@ -40,8 +37,7 @@ NAMED = [
 @pytest.mark.parametrize(("name", "key"), NAMED, ids=[key.name for _, key in NAMED])
 def test_every_key_is_read_somewhere(name, key):
     """Exempt are keys with one possible value."""
-    if name not in UNREAD:
-        assert name in WORDS or isinstance(key.check, OnlyValue), "remove it, or read it"
+    assert name in WORDS or isinstance(key.check, OnlyValue), "remove it, or read it"
 
 
 @pytest.mark.parametrize(("name", "key"), NAMED, ids=[key.name for _, key in NAMED])

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from kafkalite.clock import ManualClock
+from kafkalite.config.replication import REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage.files import layout, offset_checkpoint
 from kafkalite.storage.files.flusher import Flusher
 from kafkalite.storage.log.log import Log
-from kafkalite.storage.manager.high_watermarks import INTERVAL_MS
 from tests.simulation.disk import FaultyDisk
-from tests.storage.factories import TOPIC_ID
+from tests.storage.factories import TOPIC_ID, batch, manager, settings
 from tests.storage.nodes import Nodes, T
+
+INTERVAL_MS = REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS.default
 
 
 @pytest.fixture
@@ -50,6 +53,23 @@ def test_high_watermark_is_written_periodically(nodes: Nodes) -> None:
     nodes.crash()
     assert nodes[1].logs[T].high_watermark_at_start == 3
     assert nodes[2].create("t", TOPIC_ID, 0, nodes.settings).high_watermark_at_start == 0
+
+
+def test_interval_of_the_writes_is_the_configured_one(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(
+        tmp_path, clock, **{REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS.name: "200"}
+    )  # fmt: skip
+    log = logs.create("t", TOPIC_ID, 0, settings())
+    log.is_replicated = True
+    log.append(batch(b"v"), 0)
+    path = tmp_path / layout.HIGH_WATERMARK_CHECKPOINT
+    for high_watermark, elapsed_ms, expected in ((0, 0, 0), (1, 199, 0), (1, 1, 1)):
+        logs.high_watermarks.source = lambda offset=high_watermark: {T: offset}
+        clock.advance(elapsed_ms)
+        logs.tick(clock.monotonic_ms())
+        assert offset_checkpoint.read(path) == {T: expected}
+    logs.close()
 
 
 def test_flusher_writes_the_high_watermarks(nodes: Nodes) -> None:

@@ -2,13 +2,11 @@
 
 A replica that starts has no leader to ask yet, so it begins with the high watermark of the file, or
 its log end offset if that is lower.  The file is Kafka's (offset_checkpoint.py).  It is written
-every 5 seconds, off the event loop, and at a clean shutdown.
+every `replica.high.watermark.checkpoint.interval.ms`, off the event loop, and at a clean shutdown.
 
 A high watermark that is too low is corrected by the next fetch.  One that is too high would show
 records that are not committed.  So before a log is truncated below its entry, and before a log is
 made under the name of an older one, the file is written with the lower entry or without it.
-
-Left out: the interval is not configurable (replica.high.watermark.checkpoint.interval.ms).
 """
 
 from __future__ import annotations
@@ -26,21 +24,21 @@ from kafkalite.storage.manager.recovery_points import WriteOrder
 
 log = logging.getLogger("kafkalite.storage")
 
-INTERVAL_MS = 5_000
-"""Interval of the writes."""
-
 LogKey = tuple[str, int]
 
 
 class HighWatermarks:
     """The high watermark checkpoint of one node."""
 
-    def __init__(self, directory: Path, disk: Disk, logs: Mapping[LogKey, Log]) -> None:
+    def __init__(
+        self, directory: Path, disk: Disk, logs: Mapping[LogKey, Log], interval_ms: int
+    ) -> None:
         self.source: Callable[[], Mapping[LogKey, int]] = dict
         """Returns the high watermarks of the replicated logs that are served; set by the node."""
         self._path = directory / layout.HIGH_WATERMARK_CHECKPOINT
         self._disk = disk
         self._logs = logs
+        self._interval_ms = interval_ms
         self._offsets = _read(self._path)
         self._written = dict(self._offsets)
         self._in_flight: HighWatermarkWrite | None = None
@@ -55,7 +53,7 @@ class HighWatermarks:
     def tick(self, now_ms: int, flusher: Flusher | None) -> int | None:
         """Begin a write if one is due; return the time of the next, or None without any replica."""
         if now_ms >= self._due_ms:
-            self._due_ms = now_ms + INTERVAL_MS
+            self._due_ms = now_ms + self._interval_ms
             self._collect()
             if flusher is None:
                 self.write()

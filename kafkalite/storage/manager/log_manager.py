@@ -28,6 +28,7 @@ from kafkalite.config.broker import (
     NUM_RECOVERY_THREADS_PER_DATA_DIR,
     STORAGE_MIN_FREE_BYTES,
 )
+from kafkalite.config.replication import REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import FILE_DELETE_DELAY_MS
 from kafkalite.errors import KafkaStorageError, Refusal
@@ -148,7 +149,10 @@ class LogManager:
             self._checkpoint_lowered,
         )
         self._cleaner_checkpoint = CleanerCheckpoint(self.data, self._disk)
-        self.high_watermarks = HighWatermarks(self.data, self._disk, self._logs)
+        self.high_watermarks = HighWatermarks(
+            self.data, self._disk, self._logs,
+            self._settings[REPLICA_HIGH_WATERMARK_CHECKPOINT_INTERVAL_MS],
+        )  # fmt: skip
         self._loader = LogLoader(
             self.data, self.file_system, self._points, self._cleaner_checkpoint,
             self.high_watermarks, environment,
