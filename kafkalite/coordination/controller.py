@@ -6,9 +6,8 @@ It decides about topics, the placement of their partitions, configs and producer
 whole state comes from its records.
 
 Decisions about nodes are in nodes.py, about topics in topics.py, placement in placement.py, config
-changes in configs.py, and new leader epochs of logs that lost records in leader_epochs.py.
-
-Left out: of the decisions about replicas (replication/) only elections have a caller in the broker.
+changes in configs.py, and new leader epochs of logs that lost records in leader_epochs.py.  Those
+about the replicas of partitions are in replication/; broker/controller calls them with the image.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from kafkalite.coordination.image import (
 from kafkalite.coordination.leader_epochs import EpochRenewal
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.nodes import Placer
-from kafkalite.coordination.partition_image import PartitionImage
 from kafkalite.coordination.placement import (
     NO_LIMITS,
     NO_SIZES,
@@ -41,12 +39,7 @@ from kafkalite.coordination.placement import (
     PlacementLimits,
 )
 from kafkalite.coordination.producer_ids import ProducerIdBlock, ProducerIds
-from kafkalite.coordination.replication import commit_rules_change, leadership, reassignment
-from kafkalite.coordination.replication.alter_partition import (
-    IsrDecision,
-    PartitionProposal,
-    alter_partitions,
-)
+from kafkalite.coordination.replication import commit_rules_change, leadership
 from kafkalite.coordination.replication.election import ElectionType
 from kafkalite.coordination.replication.partition_change import RulesOf
 from kafkalite.coordination.topics import NewTopic, PartitionGrowth, TopicDefaults
@@ -156,31 +149,11 @@ class Controller:
 
     # -- replicas ----------------------------------------------------------------------------
 
-    def alter_partitions(
-        self,
-        node_id: int,
-        node_epoch: int,
-        proposals: Sequence[PartitionProposal],
-        rules_of: RulesOf,
-    ) -> DecisionResult[list[IsrDecision]]:
-        """Decide about the ISRs that a leader proposes."""
-        return alter_partitions(self.image, node_id, node_epoch, proposals, rules_of)
-
-    def remove_from_isrs(self, node_id: int, rules_of: RulesOf) -> DecisionResult[int]:
-        """Remove a node that has ended, or shuts down, from ISRs, and elect other leaders."""
-        return leadership.remove_from_isrs(self.image, node_id, rules_of)
-
     def elect_leaders(
         self, kind: ElectionType, wanted: Mapping[str, Sequence[int]], rules_of: RulesOf
     ) -> DecisionResult[list[leadership.ElectionOutcome]]:
         """Elect leaders of partitions at a client's request; return an outcome for each."""
         return leadership.elect_leaders(self.image, kind, wanted, rules_of)
-
-    def reassign(
-        self, topic: TopicImage, index: int, target: Sequence[int] | None, rules_of: RulesOf
-    ) -> DecisionResult[PartitionImage]:
-        """Begin or cancel the reassignment of a partition to other replicas."""
-        return reassignment.reassign(self.image, topic, index, target, rules_of)
 
     # -- features ----------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ running process come last.
 
 The cost of a partition does not grow with the number of nodes: a turn is sorted once.
 
-Left out: racks, which all nodes share.
+Left out: racks, which nodes of one host have for tests of clients only (broker.rack).
 """
 
 from __future__ import annotations

@@ -151,12 +151,22 @@ class ReplicationSimulation:
             pass
         self._set_state(node_id, fenced=fenced, shutting_down=shutting_down)
 
-    def _set_state(self, node_id: int, *, fenced: bool, shutting_down: bool = False) -> None:
-        node_epoch = self.image.nodes[node_id].node_epoch
-        state = leadership.set_state(
-            self.image, node_id, fenced=fenced, shutting_down=shutting_down, node_epoch=node_epoch
+    def _set_state(
+        self,
+        node_id: int,
+        *,
+        fenced: bool,
+        shutting_down: bool = False,
+        node_epoch: int | None = None,
+    ) -> None:
+        before = self.image.nodes[node_id]
+        after = before._replace(
+            fenced=fenced,
+            shutting_down=shutting_down,
+            node_epoch=before.node_epoch if node_epoch is None else node_epoch,
         )
-        self.commit(state)
+        if after != before:
+            self.write([node_record(after)])
 
     # -- events ------------------------------------------------------------------------------
 
@@ -259,12 +269,7 @@ class ReplicationSimulation:
         self.detect()
         node.is_running = True
         node.node_epoch += 1
-        self.commit(
-            leadership.set_state(
-                self.image, node.node_id, fenced=True, shutting_down=False,
-                node_epoch=node.node_epoch,
-            )
-        )  # fmt: skip
+        self._set_state(node.node_id, fenced=True, node_epoch=node.node_epoch)
 
     def fence_running(self) -> None:
         """Fence a node whose heartbeats are late; it continues with its image."""

@@ -1,7 +1,7 @@
 """Leadership: elections after a node fails, returns or shuts down, and at a client's request.
 
     fence       the node's process has ended: it leaves every ISR, others lead
-    unfence     its process has applied the image: partitions without a leader may elect it
+    register    its next process runs: partitions without a leader may elect it
     shut down   as fence, while the process still runs: others lead before it ends
 
 A partition with one replica keeps its leader and ISR: no other node could lead it, and this one is
@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from typing import NamedTuple
 
-from kafkalite.coordination.image import ClusterImage, TopicImage, change_records, node_record
+from kafkalite.coordination.image import ClusterImage, TopicImage, change_records
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.partition_image import NO_LEADER, PartitionImage, RecoveryState
 from kafkalite.coordination.replication.election import ElectionType
@@ -70,15 +70,6 @@ def _with_isr_member(image: ClusterImage, node_id: int) -> Iterator[LocatedParti
                 and (is_leader or node_id in partition.isr)
             ):
                 yield topic, index, partition
-
-
-def set_state(
-    image: ClusterImage, node_id: int, *, fenced: bool, shutting_down: bool, node_epoch: int
-) -> DecisionResult[None]:
-    """Set the state of a node that exists."""
-    node = image.nodes[node_id]
-    changed = node._replace(fenced=fenced, shutting_down=shutting_down, node_epoch=node_epoch)
-    return DecisionResult(None, [] if changed == node else [node_record(changed)])
 
 
 def is_needed(image: ClusterImage, node_id: int, running: Collection[int]) -> bool:

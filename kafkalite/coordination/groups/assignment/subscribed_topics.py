@@ -1,6 +1,6 @@
 """Topics: the topics of the cluster as groups see them, and a hash of what assignments depend on.
 
-Left out: racks, which change neither assignment on one host.
+Left out: racks, which the assignors ignore (assignors.py).
 """
 
 from __future__ import annotations
