@@ -2,7 +2,7 @@
 
 Fetch   v4–v18   v7 adds sessions (KIP-227), v9 leader epochs (KIP-320), v12 diverging epochs
                  (KIP-595), v13 topic ids (KIP-516), v16 the current leader of partitions that
-                 this node does not lead (KIP-951); consumers read followers from v11 on (KIP-392)
+                 this node does not lead (KIP-951); v11 reads from followers (KIP-392)
 
 A follower fetches through the peer listener; a client that claims to be one is refused.
 """

@@ -6,8 +6,9 @@ AlterReplicaLogDirs           v1–v2
 
 The controller decides (coordination/replication/reassignment.py).  A reassignment to the current
 replicas changes nothing and succeeds, as in Kafka.  For a partition with one replica while there
-are workers, so does one to node 0, which stands for any worker as in CreateTopics.  A node has one
-log directory, so each replica is already in the only one possible.
+are workers, so does one to node 0, which stands for any worker as in CreateTopics.
+
+AlterReplicaLogDirs moves nothing: a node has one log directory, in which its replicas are.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ leader is the preferred one or there is none, and no election is possible: the r
 which of the two applies.  Each node describes the directory of its own logs, without the metadata
 log, as in Kafka.
 
-Left out: future replicas, which only move between several log directories; cordoned directories;
-the offset lag of a follower's log.
+Left out: future replicas, since a node has one log directory; cordoned directories; the offset lag
+of a follower's log.
 """
 
 from __future__ import annotations

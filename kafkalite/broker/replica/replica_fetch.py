@@ -7,9 +7,9 @@
         out of range  the log restarts at the leader's log start, if the leader has deleted more
 
 A response is applied only if the log and the leader epoch are those of its fetch.  A follower that
-is elected does not truncate its log (KIP-101).
-
-Left out: reset of a log that is longer than its leader's after an unclean election.
+is elected does not truncate its log (KIP-101).  After an unclean election a leader may lack records
+that a follower knows as committed: the follower's log is then set aside, and fetched from the start
+(CommittedRecordsDiffer).
 """
 
 from __future__ import annotations
