@@ -381,7 +381,7 @@ def move(
     if cancel == (to is not None):
         raise Refusal("name the nodes of the new replicas with --to, or --cancel a move")
     if cancel and throttle is not None:
-        raise Refusal("--throttle limits the rate of a move, not of its end with --cancel")
+        raise Refusal("--throttle cannot be used with --cancel, which copies no records")
     cluster = ClusterClients(**connection)
     admin = cluster.connected_admin()
     with kafka_errors_as_refusals():
@@ -438,9 +438,9 @@ def throttle(
     """Limit the rate at which replicas that are not in sync are filled, or show the limits.
 
     With --rate, replicas are throttled: all of the named topics or partitions, or with --moving
-    those between which records are copied now.  --rate alone changes the rate.  With --remove,
-    they are throttled no longer, and the rate is removed with the last of them.  Replicas in sync
-    are never slowed, but their bytes count.
+    those between which records are copied now.  --rate alone changes the rate.  --remove ends the
+    throttle of these replicas, and removes the rate with the last of them.  Replicas in sync are
+    never slowed, but their bytes count.
 
     Examples:
       kafkalite replica throttle

@@ -31,7 +31,7 @@ def node_ids(text: str) -> tuple[int, ...]:
     """Parse 1,2,3; an argument type."""
     parts = text.split(",")
     if not all(part.isdecimal() for part in parts):
-        raise ArgumentTypeError(f"{text!r} is no list of node ids (1,2,3)")
+        raise ArgumentTypeError(f"{text!r} is not a list of node ids, such as 1,2,3")
     return tuple(map(int, parts))
 
 

@@ -161,7 +161,7 @@ class ReplicationThrottles:
     def remove(
         self, unwanted: Mapping[str, ThrottledReplicas] | None, topics: Iterable[str]
     ) -> None:
-        """Throttle these replicas no longer, or none at all; remove the rate with the last ones.
+        """End the throttle of these replicas, or of all; remove the rate with the last of them.
 
         `topics` are the topics of the cluster.
         """

@@ -236,7 +236,7 @@ def test_move_that_the_broker_refuses_is_a_failure(command, single, words, code,
         (["single"], "name the nodes of the new replicas with --to, or --cancel a move"),
         (["single", "--to", "1", "--cancel"], "or --cancel a move"),
         (["missing", "--to", "1"], "topic 'missing' does not exist"),
-        (["single", "--to", "one"], "'one' is no list of node ids"),
+        (["single", "--to", "one"], "'one' is not a list of node ids"),
         (["single", "--to", "1", "--timeout", "soon"], "'soon' is no number of seconds"),
     ],
 )
@@ -389,7 +389,7 @@ def test_move_under_a_throttle_leaves_that_of_other_replicas(command, throttle, 
 
 def test_end_of_a_move_has_no_throttle(command, single):
     refused = command("replica", "move", single, "--cancel", "--throttle", "1MB")
-    assert (refused.code, "not of its end" in refused.err) == (1, True)
+    assert (refused.code, "--cancel" in refused.err) == (1, True)
 
 
 def test_throttled_move_of_a_partition_that_does_not_exist_fails(command, throttle):

@@ -86,7 +86,7 @@ def test_whole_turns_of_followers_load_all_nodes_equally(workers, factor, turns)
     assert len(set(replica_counts(controller).values())) == 1
 
 
-def test_leaders_are_those_of_a_topic_with_one_replica():
+def test_leaders_are_chosen_as_for_a_topic_with_one_replica():
     controller = cluster_of(workers=3)
     laid_out(controller, "crowd", [1, 1, 2])
     alone = do(
@@ -105,7 +105,7 @@ def test_followers_are_striped_so_that_each_pair_of_nodes_is_used():
     assert sorted(replicas_of(controller, "a")) == sorted(permutations((1, 2, 3), 2))
 
 
-def test_each_node_is_next_to_lead_for_a_part_of_a_leaders_partitions():
+def test_partitions_of_a_leader_have_each_other_node_as_first_follower():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", 6, 3))
     assert sorted(replicas_of(controller, "a")) == sorted(permutations((1, 2, 3)))

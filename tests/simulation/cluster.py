@@ -442,7 +442,7 @@ class Cluster:
                 return
             self.step()
             self.clock.advance(pace_ms - 1)
-        raise AssertionError("the cluster never came to it")
+        raise AssertionError(f"the condition was not met in {STEPS_MAX} steps")
 
     # -- nodes -------------------------------------------------------------------------------
 

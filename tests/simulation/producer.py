@@ -217,4 +217,4 @@ class Harness:
             self.hear()
             if not self.queue.batches:
                 return
-        raise AssertionError(f"it goes on for ever: {self.queue}, {self.queue.batches}")
+        raise AssertionError(f"the sender does not finish: {self.queue}, {self.queue.batches}")

@@ -76,7 +76,7 @@ def test_recovery_point_of_another_replica_does_not_count(
     assert log.is_replicated is bool(replicas)
 
 
-def test_point_of_a_former_only_replica_does_not_count_for_a_replica(nodes: Nodes) -> None:
+def test_recovery_point_of_a_single_replica_does_not_count_for_a_new_one(nodes: Nodes) -> None:
     nodes.replicas = ()
     log = nodes.create_replica(1, b"a", b"b")
     log.is_replicated = False

@@ -6,7 +6,7 @@
 If the data directory is lost, the broker starts with a copy in its place
 (storage/manager/log_directories.py), so a decision is committed only once it is in every copy.  A
 copy that cannot be written is not waited for: it is renewed later, in new files, since a flush that
-failed must not be tried again (storage/files/disk.py).  Until then the log says so.
+failed must not be retried (storage/files/disk.py).  The failure is logged.
 
 Only segments, snapshots and the small files beside them are copied; the indexes are built from the
 segments when the copy is opened.
@@ -224,7 +224,7 @@ class MetadataCopies:
         copy = flush.copy
         if flush.failure is None:
             if not copy.is_current and copy.has_failed:
-                _log.info("Metadata log is copied again. path=%s", copy.target)
+                _log.info("Copy of the metadata log is complete again. path=%s", copy.target)
             copy.end_offset, copy.is_current, copy.has_failed = flush.end_offset, True, False
             return
         if not copy.has_failed:

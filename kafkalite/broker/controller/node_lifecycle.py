@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kafkalite.broker")
 
 RETRY_MS = 500
-"""Delay before a decision is made again that could not be written."""
+"""Delay before a decision that could not be written is retried."""
 
 RECOVERY_WAIT_MS = 30_000
 """Time for which partitions wait for the ends of logs, after another boot of the host."""
@@ -119,7 +119,10 @@ class NodeLifecycle:
                 )
                 if count < CHANGED_MAX:
                     break
-            log.info("Node %d shuts down: others lead its partitions. node=%d", node_id, node_id)
+            log.info(
+                "Node %d is shutting down; its partitions have other leaders. node=%d",
+                node_id, node_id,
+            )  # fmt: skip
         done.resolve(None)
 
     def _register(self, node_id: int, incarnation: int, logs: Sequence[RegisteredLog]) -> Steps:

@@ -31,7 +31,7 @@ def racks_of(
 
 
 class NodeRacks:
-    """Applies changes of racks; see the module."""
+    """Writes the racks of the nodes to the metadata log when `broker.rack` has changed."""
 
     def __init__(
         self,

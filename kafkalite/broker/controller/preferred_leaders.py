@@ -69,7 +69,7 @@ class PreferredLeaders:
         if error is not None:
             log.error("Preferred leaders were not elected. error=%r", str(error))
         elif count:
-            log.info("Preferred leaders are elected. partitions=%d", count)
+            log.info("Preferred leaders were elected. partitions=%d", count)
         else:
             self._checked_offset = end_offset
         if count == CHANGED_MAX:

@@ -161,7 +161,10 @@ class Reassigner:
             if error is not None:
                 log.error("Replicas were not reassigned. node=%d error=%r", node_id, str(error))
 
-        log.info("Replicas leave node %d. node=%d partitions=%d", node_id, node_id, len(targets))
+        log.info(
+            "Node %d is draining; reassigning its replicas. node=%d partitions=%d",
+            node_id, node_id, len(targets),
+        )  # fmt: skip
         self._controller.decide(
             lambda machine: reassignment.reassign_all(machine.image, targets, self._rules_of)
         ).then(decided)
@@ -220,7 +223,7 @@ class Reassigner:
                     self._moving.pop(move[:2], None)
             if granted is None:
                 log.error(
-                    "Partition moves were not decided. partitions=%d error=%r",
+                    "Partitions were not moved. partitions=%d error=%r",
                     len(moves), str(error),
                 )  # fmt: skip
                 return

@@ -1,4 +1,4 @@
-"""ReplicatedNodes: the messages of workers about their replicas, answered by the controller.
+"""ReplicatedNodes: handles the messages of workers about their replicas, at the controller.
 
     RegisterNode      ─▶ NodeLifecycle; the image has the registration
     ReplicasFailed    ─▶ NodeLifecycle; the image has other leaders

@@ -139,7 +139,7 @@ class FollowedPartitions:
                 self._purgatory.complete_early(delayed)
 
     def remove(self, topic_id: bytes, index: int) -> FollowedPartition | None:
-        """Follow a partition no longer; return it, or None if it was not followed."""
+        """Stop following a partition; return it, or None if it was not followed."""
         partition = self._partitions.get(topic_id, {}).pop(index, None)
         if partition is None:
             return None

@@ -350,7 +350,7 @@ class FollowerSession(DelayedOperation):
         )
 
     def _withhold(self, key: PartitionKey) -> None:
-        """Read a partition again when the rate has fallen."""
+        """Withhold the records of a partition until the rate has fallen."""
         self._throttled[key] = None
         if self._throttle_timer is None:
             self._throttle_timer = self._scheduler.call_later(

@@ -21,7 +21,7 @@ power loss all replicas may have lost what was not.  Nothing is committed in a l
 that many replicas have flushed its start: the epoch, and all records before it.  A follower that
 has reached the start notes the epoch, too, if no record of it follows.
 
-The object decides only; it has no socket, log or timer.  Rules: KIP-679, KIP-841, KIP-903, KIP-966.
+The object decides only; it has no socket, log or timer.  Rules: KIP-497, KIP-841, KIP-903, KIP-966.
 """
 
 from __future__ import annotations

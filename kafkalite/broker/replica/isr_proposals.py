@@ -1,4 +1,4 @@
-"""IsrProposals: what this node, as leader, asks the controller to change about ISRs.
+"""IsrProposals: the changes of ISRs that this node, as leader, requests from the controller.
 
     partition changed, or CHECK ─▶ InSyncReplicas.propose ─▶ AlterPartition ─▶ the controller
     decided    the response, or the image, has the new partition epoch

@@ -99,9 +99,10 @@ class LateTransactions:
         found.follow(in_steps(self._reactor, self._find()))
 
     def _find(self) -> Work[list[LateTransaction]]:
-        """Return the next late transactions; all steps together look once at each partition.
+        """Return the next late transactions; all steps together visit each partition once.
 
-        Coordinators may know the first ones for long, so each report continues behind the last one.
+        The first ones may be open at their coordinators for a long time, so each report continues
+        after the last one.
         """
         late: list[LateTransaction] = []
         late_count = 0

@@ -41,7 +41,7 @@ REPLACE_MS = 1_000
 
 
 class NodeReplication:
-    """The replication of one node; see the module."""
+    """The components of one node that replicate its partitions."""
 
     def __init__(
         self,

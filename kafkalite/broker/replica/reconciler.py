@@ -338,7 +338,7 @@ class Reconciler:
                 # The controller does not know it yet, and counts with its records.
                 raise KafkaStorageError(present.failure)
             log.warning(
-                "Log is damaged; it is set aside and fetched again. partition=%s-%d error=%r",
+                "Log failed; setting it aside and fetching it again. partition=%s-%d error=%r",
                 topic.name, index, present.failure,
             )  # fmt: skip
             logs.set_stray(present)

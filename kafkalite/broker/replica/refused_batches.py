@@ -4,15 +4,15 @@ A client sends several requests without waiting.  The first may be refused becau
 not lead the partition yet, or has too few replicas in sync, and the next ones come when it can take
 them.  If it did:
 
-- A log that has no record of the producer takes any sequence; the first batch is then taken for a
-  duplicate when it comes again, and is lost though it was acknowledged.
-- Otherwise they are out of sequence.  librdkafka begins another producer epoch and sends all of
-  them again; one that a former leader had appended is in the log twice.
+- A log that has no record of the producer accepts any sequence; the first batch is then taken for a
+  duplicate when it is retried, and is lost though it was acknowledged.
+- Otherwise they are out of sequence.  librdkafka begins another producer epoch and retries all of
+  them; one that a former leader had appended is in the log twice.
 
 So while batches of a producer are missing because they were refused, a batch after them gets their
-error: until all of them have come again, here or at a leader that this node has followed, or until
-KEPT_MS have passed.
-All clients repeat batches in order after an error that is retriable.  Kafka has no such check.
+error: until all of them have been retried, here or at a leader that this node has followed, or
+until KEPT_MS have passed.  All clients retry batches in order after a retriable error.  Kafka has
+no such check.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class RefusedBatches:
     def add(
         self, topic: str | bytes, index: int, batch: memoryview | bytes, error: KafkaError
     ) -> None:
-        """Note that a batch of a client was refused, if it has a sequence and may come again.
+        """Note that a batch of a client was refused, if it has a sequence and may be retried.
 
         The topic is as in the request: the name or the id.
         """

@@ -6,7 +6,7 @@
 All partitions that the node leads share one connection and one fetch session: a request names only
 the partitions whose state has changed since, and a response only those with news.  The leader
 responds at once if it has news, otherwise after `replica.fetch.wait.max.ms`.  A change that cannot
-wait, such as a new partition, is sent in a second request; the leader then answers the first.
+wait, such as a new partition, is sent in a second request; the leader then completes the first.
 
 A response concerns the partitions as they were when its request was sent: what a later request has
 changed, such as the leader epoch of a partition, is not applied.
@@ -14,9 +14,9 @@ changed, such as the leader epoch of a partition, is not applied.
 A throttled partition that is not in sync leaves the session while the node's quota is exceeded
 (replication_quota.py), and is fetched again when the rate has fallen.
 
-A partition whose log is truncated leaves the session until the log is (Log.is_truncating).  One
-whose fetch failed leaves it for a time that doubles with each failure.  If the
-connection is lost the session is begun again, by a full fetch.
+A partition whose log is being truncated leaves the session until that is done (Log.is_truncating).
+One whose fetch failed leaves it for a time that doubles with each failure.  If the connection is
+lost, the next one begins a new session with a full fetch.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class ReplicaFetcher:
         self._send_now()
 
     def remove(self, key: PartitionKey) -> None:
-        """Fetch a partition no longer."""
+        """Stop fetching a partition."""
         self._stop_waiting(key)
         self._throttled.pop(key, None)
         self._partitions.pop(key, None)
@@ -441,7 +441,7 @@ class ReplicaFetcher:
             raise_for(response.error_code)
         except KafkaError as error:
             # The session is gone at the leader, or the node is not registered there yet.
-            log.debug("Fetch session ended; beginning another. error=%s", error.name)
+            log.debug("Fetch session ended; starting another. error=%s", error.name)
             self._restart()
             return
         self._connect_retry_ms = 0
@@ -492,7 +492,7 @@ class ReplicaFetcher:
             partition.replication.apply(sent.fetch, fetched.response)
         except InvalidReplicatedBatch as error:
             log.warning(
-                "Records of the leader are invalid; retrying. partition=%s leader=%d error=%r",
+                "Leader sent invalid records; retrying. partition=%s leader=%d error=%r",
                 partition, partition.leader, str(error),
             )  # fmt: skip
             self._retry_later(partition)
@@ -519,10 +519,11 @@ class ReplicaFetcher:
         self._on_applied(partition)
 
     def _has_failed(self, partition: FollowedPartition, error: KafkaStorageError) -> bool:
-        """Follow a partition no longer if its log has failed or has other committed records."""
+        """Stop following a partition if its log has failed or has other committed records; return
+        whether it was stopped."""
         if partition.retry_ms < DISK_RETRY_MS:  # otherwise it was reported before
             log.error(
-                "Log cannot follow its leader. partition=%s leader=%d error=%r",
+                "Partition cannot follow its leader. partition=%s leader=%d error=%r",
                 partition, partition.leader, str(error),
             )  # fmt: skip
         if isinstance(error, CommittedRecordsDiffer):

@@ -484,8 +484,8 @@ class ReplicaManager:
             self.mark_dirty(partition)
 
     def _check_log(self, partition: Partition, error: KafkaStorageError) -> None:
-        """Lead a partition no longer whose log has failed during an append; a full disk is not
-        that."""
+        """Take a partition offline if its log failed in an append; otherwise report lost files, but
+        not a lack of room."""
         if partition.log.failure is not None and partition.error is None:
             self._log_failed(partition)
         elif isinstance(error, LogFilesLost) and partition.write_error != str(error):

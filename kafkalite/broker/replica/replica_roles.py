@@ -164,7 +164,7 @@ class ReplicaRoles:
             self._followed.reconfigure(followed, settings)
 
     def release(self, topic_id: bytes, index: int) -> Log | None:
-        """Neither lead nor follow a partition any more; return its log, if it had one."""
+        """Stop leading or following a partition; return its log, if it had one."""
         found = self.log_of(topic_id, index)
         led = self._replicas.of_topic(topic_id).get(index)
         if led is not None:
@@ -173,7 +173,7 @@ class ReplicaRoles:
         return found
 
     def delete_topic(self, topic_id: bytes) -> Iterator[Log]:
-        """Follow the partitions of a deleted topic no longer; yield their logs."""
+        """Stop following the partitions of a deleted topic; yield their logs."""
         for index in list(self._followed.of_topic(topic_id)):
             followed = self._followed.remove(topic_id, index)
             if followed is not None:

@@ -5,7 +5,7 @@
 
 A leader and a follower have a quota each.  The bytes of all throttled replicas count, in sync or
 not; only those that are not in sync wait while the rate is exceeded, so that a throttle removes no
-replica from an ISR.  The rate is looked at before records are read or requested: a batch that is
+replica from an ISR.  The rate is checked before records are read or requested: a batch that is
 larger than a quota is sent whole, and the next one waits until the average is below the quota.
 
 The rate is that of Kafka: the bytes of the last `replication.quota.window.num` samples, of
@@ -24,7 +24,7 @@ from kafkalite.config.topic import ALL_REPLICAS
 SECOND_MS = 1_000
 
 WAIT_MS_MIN = 20
-"""Minimum delay before throttled partitions are looked at again."""
+"""Minimum delay before throttled partitions are checked again."""
 
 
 def throttles(entries: tuple[str, ...], node_id: int, index: int) -> bool:
@@ -138,7 +138,7 @@ class ReplicationQuota:
 
     @property
     def wait_ms(self) -> int:
-        """The delay after which to look at the quota again, while it is exceeded."""
+        """The delay after which to check the quota again, while it is exceeded."""
         if self.rate_max is None:
             return WAIT_MS_MIN
         return max(WAIT_MS_MIN, self._rate.falls_at(self.rate_max) - self._now_ms())

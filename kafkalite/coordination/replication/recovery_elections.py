@@ -1,7 +1,7 @@
 """RecoveryElections: the ends of logs that nodes have reported, and the elections they allow.
 
 A partition that waits for the ends of its logs (recovery_election.py) gets its leader once enough
-of its candidates have reported.  Partitions are looked at when one of their nodes reports.
+of its candidates have reported.  A partition is checked when one of its nodes reports.
 
 If no replica of a partition is eligible, or it waits, and all of them have reported logs that are
 missing or empty, the first one leads: the partition was new, or nothing of it is left.
@@ -80,7 +80,7 @@ class RecoveryElections:
         return bool(self._ends)
 
     def has_more(self, node_id: int) -> bool:
-        """Return whether partitions of a node are to be looked at."""
+        """Return whether partitions of a node are to be checked."""
         return bool(self._unchecked.get(node_id))
 
     def elect(self, node_id: int) -> DecisionResult[None]:

@@ -6,9 +6,8 @@
 
 Uncleanable are the active segment, what lies at or above the last stable offset or the high
 watermark of a replicated log, and with min.compaction.lag.ms the first segment with a younger
-record and all after it.  A pass is due if
-the dirty ratio exceeds min.cleanable.dirty.ratio, if a cleanable record is older than
-max.compaction.lag.ms, or if it was requested.
+record and all after it.  A pass is due if the dirty ratio exceeds min.cleanable.dirty.ratio, if a
+cleanable record is older than max.compaction.lag.ms, or if it was requested.
 
 Source: LogCleanerManager of Apache Kafka.
 """

@@ -251,7 +251,7 @@ class LogDirectories:
     def _forget(self, link: Path) -> None:
         """Remove the mark that a node's directory was made: it was left out, and is made again."""
         log.warning(
-            "Directory of node %s was left out; the node begins without logs. node=%s path=%s",
+            "Directory of node %s was left out; the node starts without logs. node=%s path=%s",
             link.name, link.name, link,
         )  # fmt: skip
         mark = layout.node_mark(link)
