@@ -388,6 +388,8 @@ class ReplicaManager:
         except KafkaStorageError as error:
             self._check_log(partition, error)
             raise
+        if partition.write_error:
+            partition.write_error = ""
         partition.traffic.produces += 1
         self._dirty[partition] = None
         return appended
