@@ -20,7 +20,7 @@ from kafkalite.storage.files import file_system, layout
 from kafkalite.storage.files.disk import DISK, FAILURE_MARK, Disk, DiskFailed, WriteBackFailed
 from kafkalite.storage.files.file_system import FileSystem
 from kafkalite.storage.files.flusher import SYNCFS_FROM, Flusher, flush_all
-from kafkalite.storage.files.write_back import flush_directory, write_back_failed
+from kafkalite.storage.files.write_back import flush_directory, share_file_system, write_back_failed
 from kafkalite.storage.log.log import Log
 from kafkalite.storage.log.log_flushes import LogFlush
 from kafkalite.storage.log.log_reader import read
@@ -291,6 +291,31 @@ def test_failed_flush_marks_the_directories_of_all_nodes(tmp_path: Path) -> None
         raise write_back_failed(DISK, log.directory, OSError(errno.EIO, "Input/output error"))
     marked = {path.parent for path in tmp_path.rglob(FAILURE_MARK)}
     assert marked == {tmp_path, tmp_path / "nodes" / "1", tmp_path / "nodes" / "2"}
+
+
+def two_log_directories(root: Path) -> tuple[Path, Path]:
+    """Return two log directories: node 1's logs are in the first, node 2's in the second."""
+    (root / "a/nodes/1").mkdir(parents=True)
+    (root / "b/nodes/2").mkdir(parents=True)
+    (root / "a/nodes/2").symlink_to(root / "b/nodes/2")
+    return root / "a", root / "b"
+
+
+def test_failed_flush_marks_all_log_directories_on_the_file_system(tmp_path: Path) -> None:
+    a, b = two_log_directories(tmp_path)
+    write_back_failed(DISK, a / "nodes/1/t-0", OSError(errno.EIO, "Input/output error"))
+    marked = {path.parent for path in tmp_path.rglob(FAILURE_MARK)}
+    assert marked == {a, a / "nodes/1", b, b / "nodes/2"}
+
+
+def test_failed_flush_of_an_unmounted_directory_marks_no_other(tmp_path: Path) -> None:
+    a, b = two_log_directories(tmp_path)
+    b.rename(tmp_path / "unmounted")
+    write_back_failed(DISK, a / "nodes/2/*", OSError(errno.ENOENT, "No such file or directory"))
+    assert not [*tmp_path.rglob(FAILURE_MARK)]
+    assert not share_file_system(a / "nodes/1", a / "nodes/2")
+    assert not share_file_system(a, a / "nodes/2")
+    assert share_file_system(a, a / "nodes/3")  # in the same log directory
 
 
 def test_failed_flush_of_names_marks_the_directories_of_all_nodes(tmp_path: Path) -> None:

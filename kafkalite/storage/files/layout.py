@@ -67,16 +67,23 @@ def node_directory(data: Path, node_id: int) -> Path:
     return data / NODES / str(node_id) if node_id else data
 
 
+def is_of_worker(directory: Path) -> bool:
+    """Return whether a node's directory is that of a further node: a data directory may itself be
+    a link, or be in a directory named `nodes`."""
+    return directory.parent.name == NODES and directory.name.isdecimal()
+
+
 def own_directory(directory: Path) -> Path:
     """Return a node's directory itself: `node_directory` returns a link to it if it is in another
     log directory."""
-    return directory.readlink() if directory.is_symlink() else directory
+    is_link = is_of_worker(directory) and directory.is_symlink()
+    return directory.readlink() if is_link else directory
 
 
 def log_directory(directory: Path) -> Path:
     """Return the directory of log.dirs that holds a node's directory."""
     own = own_directory(directory)
-    return own.parent.parent if own.parent.name == NODES else own
+    return own.parent.parent if is_of_worker(own) else own
 
 
 def node_directories(data: Path) -> dict[int, Path]:
@@ -91,7 +98,7 @@ def node_directories(data: Path) -> dict[int, Path]:
 
 def sibling_directories(directory: Path) -> list[Path]:
     """Return the directories of all nodes that share a node's data directory."""
-    data = directory.parent.parent if directory.parent.name == NODES else directory
+    data = directory.parent.parent if is_of_worker(directory) else directory
     return list(node_directories(data).values())
 
 

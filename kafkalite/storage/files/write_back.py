@@ -25,7 +25,8 @@ log = logging.getLogger("kafkalite.storage")
 def write_back_failed(disk: Disk, where: Path, error: OSError) -> WriteBackFailed:
     """Mark what the broker has on this file system; return the error to raise.
 
-    That are the directories of nodes, and the log directory with its copy of the metadata log.
+    That are the directories of nodes, and the log directories with their copies of the metadata
+    log.
     """
     for directory in _on_file_system_of(where.parent):
         try:
@@ -37,18 +38,36 @@ def write_back_failed(disk: Disk, where: Path, error: OSError) -> WriteBackFaile
 
 
 def _on_file_system_of(directory: Path) -> list[Path]:
-    """Return the directories of nodes, and the log directory of the given one, that are on the file
-    system of a node's directory; one that cannot be examined is taken to be on it."""
-    found = [*layout.sibling_directories(directory), layout.log_directory(directory)]
+    """Return the directories of nodes, and the log directories that hold them, which are on the
+    file system of a node's directory."""
+    try:
+        nodes = layout.sibling_directories(directory)
+        found = dict.fromkeys([*nodes, *map(layout.log_directory, nodes)])
+    except OSError:
+        return [directory]  # the data directory has failed, too
     return [path for path in found if share_file_system(path, directory)]
 
 
 def share_file_system(one: Path, other: Path) -> bool:
-    """Return whether two directories are on one file system, or cannot be examined."""
+    """Return whether the directories of two nodes are on one file system.
+
+    One that cannot be examined, because its disk has failed or is not mounted any more, is taken to
+    be on that of others which cannot be examined, and of those in the same log directory.
+    """
+    devices = _device(one), _device(other)
+    if None not in devices or devices == (None, None):
+        return devices[0] == devices[1]
     try:
-        return one.stat().st_dev == other.stat().st_dev
+        return layout.log_directory(one) == layout.log_directory(other)
     except OSError:
         return True
+
+
+def _device(path: Path) -> int | None:
+    try:
+        return path.stat().st_dev
+    except OSError:
+        return None
 
 
 def flush_directory(disk: Disk, directory: Path) -> None:
