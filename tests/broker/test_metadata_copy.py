@@ -12,6 +12,7 @@ from kafkalite.broker.controller import metadata_copy, metadata_log
 from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.coordination.controller import Controller
 from kafkalite.storage.files.disk import DISK, FAILURE_MARK
+from kafkalite.storage.manager.log_directory import META_PROPERTIES
 from tests.broker.hosted import Hosted
 
 NAME = "__cluster_metadata-0"
@@ -22,6 +23,7 @@ def others(tmp_path: Path) -> list[Path]:
     paths = [tmp_path / name for name in ("b", "c")]
     for path in paths:
         path.mkdir()
+        (path / META_PROPERTIES).touch()
     return paths
 
 
@@ -134,6 +136,23 @@ def test_copy_is_written_again_after_a_failed_flush_of_its_file_system(hosted, o
     hosted.flusher.go()
     assert segment.stat().st_ino != before
     assert not (others[0] / FAILURE_MARK).exists()
+    assert state_in(others[0]) == hosted.state
+
+
+def test_no_copy_is_made_where_a_directory_was_unmounted(hosted, others, tmp_path):
+    others[0].rename(tmp_path / "unmounted")
+    others[0].mkdir()
+    hosted.decide(hosted.create("t"))
+    hosted.timers.pop()()
+    hosted.flusher.go()
+    hosted.crash()
+    assert [*others[0].iterdir()] == []
+    assert hosted.host.journal.copies.failed == [others[0] / NAME]
+    others[0].rmdir()
+    (tmp_path / "unmounted").rename(others[0])
+    hosted.timers.pop()()
+    hosted.flusher.go()
+    assert hosted.host.journal.copies.failed == []
     assert state_in(others[0]) == hosted.state
 
 

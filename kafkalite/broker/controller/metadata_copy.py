@@ -35,6 +35,7 @@ from kafkalite.storage.files.disk import (
     sync_directory,
     write_all,
 )
+from kafkalite.storage.manager.log_directory import META_PROPERTIES
 
 if TYPE_CHECKING:
     from kafkalite.storage.files.flusher import Flusher
@@ -81,6 +82,7 @@ class MetadataCopy:
         """
         is_suspect = self.has_failed or self._mark.exists()
         if not self.target.is_dir():
+            _check_present(self.target.parent)
             self._disk.mkdir(self.target, 0o700)
             sync_directory(self._disk, self.target.parent)
         wanted = dict(sizes)
@@ -235,6 +237,13 @@ class MetadataCopies:
             )  # fmt: skip
         copy.is_current, copy.has_failed = False, True
         self._call_later(RENEW_MS, lambda: self._begin(copy))
+
+
+def _check_present(directory: Path) -> None:
+    """Raise OSError if a log directory was removed or unmounted: a copy on the disk below it would
+    be none."""
+    if not (directory / META_PROPERTIES).exists():
+        raise OSError(errno.ENOENT, "it was removed or unmounted", str(directory))
 
 
 def _read(path: Path, size: int, position: int = 0) -> bytes:
