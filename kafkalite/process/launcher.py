@@ -366,7 +366,7 @@ class Launcher:
             settings=self.settings,
             data=self.data,
             other_directories=self.directories.others,
-            replaced_in_this_boot=self.directories.replaced_in_this_boot,
+            ran_in_this_boot=self.directories.ran_in_this_boot,
             cluster_id=self.directories.cluster_id,
             run_directory=self.run_directory.path,
             nodes=self.nodes.known_addresses,

@@ -87,7 +87,7 @@ def run(spec: SpawnSpec) -> int:
     node = controller_node(controller, spec.settings, reactor, logs, spec.listener, spec.data)
     own_replicas(controller, spec.incarnation, node.partition_rules).take_over()
     if spec.is_first_start:
-        ran_in_this_boot = logs.ran_in_this_boot or spec.replaced_in_this_boot
+        ran_in_this_boot = logs.ran_in_this_boot or spec.ran_in_this_boot
         take_leaders(controller, ran_in_this_boot, node.partition_rules)
         create_missing_logs(controller, spec.data)
     existing = {*controller.image.nodes, *spec.nodes}

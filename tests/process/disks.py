@@ -34,10 +34,17 @@ class Disk:
                 file.truncate(IMAGE_BYTES)
             run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0", image)
             self.device = run("losetup", "-f", "--show", image)
-            run("mount", "-o", "errors=remount-ro", self.device, self.path)
+            self.mount()
         except OSError:
             self.close()
             raise
+
+    def mount(self) -> None:
+        run("mount", "-o", "errors=remount-ro", self.device, self.path)
+
+    def unmount(self) -> None:
+        """As after the removal of the disk: its path leads to the empty directory below."""
+        run("umount", "-l", self.path)
 
     def lose_writes(self) -> None:
         """From now on no block is written any more: flushes fail, and the pages are lost."""

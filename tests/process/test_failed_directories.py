@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import threading
 from pathlib import Path
 
 import pytest
 
 from kafkalite import Consumer, Producer
+from kafkalite.process.log_file import LOG_FILE
 from kafkalite.testing import Broker
 from tests.process.disks import Disk
 from tests.process.test_log_directories import kafkalite
@@ -148,6 +151,50 @@ def test_disk_of_the_data_directory_fails_and_a_copy_takes_its_place(broker, dis
     writer.stop()
     found = values(broker, topic)
     assert len(found) == len({*found}) and {*found} >= writer.acknowledged
+
+
+@pytest.mark.parametrize("broker", ["os"], indirect=True)
+def test_worker_waits_for_its_directory_that_was_unmounted(broker, disks):
+    topic = broker.topic(PARTITIONS, {"min.insync.replicas": 2}, replication_factor=3)
+    alone = broker.topic(PARTITIONS, replication_factor=1)
+    with Producer(broker.bootstrap) as producer:
+        for number in range(PARTITIONS):
+            producer.send(alone, b"%d" % number, partition=number)
+    before = pids(broker)
+    writer = Writer(broker, topic)
+    writer.wait_for_more()
+    disks[2].unmount()
+    broker.topic(1, replication_factor=3)  # its third log cannot be made
+    until(lambda: 3 not in pids(broker))
+    until(lambda: all(3 not in found["isr"] for found in partitions(broker, topic)))
+    writer.wait_for_more()
+    writer.stop()
+    assert pids(broker) == {n: pid for n, pid in before.items() if n != 3}
+    assert [*disks[2].path.iterdir()] == []
+    # A partition whose only replica is there is not made again without its records.
+    assert {p["leader"] for p in partitions(broker, alone)} == {1, 2, None}
+    disks[2].mount()
+    until(lambda: all(3 in found["isr"] for found in partitions(broker, topic)))
+    assert {*values(broker, topic)} >= writer.acknowledged
+    assert len(values(broker, alone)) == PARTITIONS
+
+
+@pytest.mark.parametrize("broker", ["os"], indirect=True)
+def test_decisions_survive_an_unmounted_data_directory(broker, disks):
+    topic = broker.topic(PARTITIONS, {"min.insync.replicas": 2}, replication_factor=3)
+    writer = Writer(broker, topic)
+    writer.wait_for_more()
+    writer.stop()
+    disks[0].unmount()
+    os.kill(broker.nodes[0]["pid"], signal.SIGKILL)
+    log = disks[0].path / LOG_FILE
+    until(lambda: log.exists() and "Node 0 cannot be forked" in log.read_text())
+    broker.kill()
+    assert not (disks[0].path / "__cluster_metadata-0").exists()
+    disks[0].close()
+    broker.start(without_dirs=[disks[0].path])
+    until(lambda: all(len(found["isr"]) == 3 for found in partitions(broker, topic)))
+    assert {*values(broker, topic)} >= writer.acknowledged
 
 
 @pytest.mark.parametrize("broker", ["os"], indirect=True)

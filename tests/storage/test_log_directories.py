@@ -105,10 +105,17 @@ def test_data_directory_that_is_left_out_is_replaced_by_the_most_complete_copy(p
         (path / "__cluster_metadata-0" / f"{0:020d}.log").write_bytes(bytes(size))
     shutil.rmtree(paths[0])
     directories = opened(paths[1:], without=[paths[0]], nodes=[1, 2, 3])
-    assert directories.data == paths[2] and directories.replaced_in_this_boot
+    assert directories.data == paths[2] and directories.ran_in_this_boot
     assert homes(directories, [1, 2, 3]) == ["c", "b", "c"]
     assert opened(paths[1:]).data == paths[2]
-    assert not opened(paths[1:]).replaced_in_this_boot
+
+
+def test_crash_of_the_start_without_the_data_directory_keeps_the_boot(paths):
+    opened(paths, nodes=[1, 2, 3])
+    directories = LogDirectories(paths, [paths[0]])
+    directories.lock()  # the list has changed, and the broker is not ready
+    directories.close()
+    assert opened(paths[1:]).ran_in_this_boot
 
 
 def test_data_directory_stays_while_it_is_there(paths):
@@ -121,7 +128,7 @@ def test_data_directory_stays_while_it_is_there(paths):
 def test_run_in_another_boot_is_no_run_in_this_one(paths, monkeypatch):
     opened(paths)
     monkeypatch.setattr("kafkalite.storage.manager.log_directories.boot_id", lambda: "another")
-    assert not LogDirectories(paths, [paths[0]]).replaced_in_this_boot
+    assert not LogDirectories(paths, [paths[0]]).ran_in_this_boot
 
 
 def test_directory_that_was_left_out_is_refused_when_it_returns(paths):
@@ -201,6 +208,97 @@ def test_list_that_is_missing_in_one_directory_is_written_again(paths):
     (paths[1] / layout.LOG_DIRECTORIES).unlink()
     opened(paths)
     assert (paths[1] / layout.LOG_DIRECTORIES).exists()
+
+
+def locked(paths, node_ids=()) -> LogDirectories:
+    opened(paths, nodes=node_ids)
+    directories = LogDirectories(paths)
+    directories.lock()
+    return directories
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_node_whose_directory_was_unmounted_is_not_made_elsewhere(paths, is_there):
+    directories = locked(paths, [1, 2, 3])
+    paths[2].rename(paths[2].with_name("unmounted"))
+    if is_there:
+        paths[2].mkdir()  # as a mount point is
+    before = contents(paths)
+    directories.make_node_directory(2)
+    with pytest.raises(FileNotFoundError, match=f"{paths[2]} is not the directory of the start"):
+        directories.make_node_directory(3)
+    assert contents(paths) == before
+    directories.make_node_directory(4)
+    assert homes(directories, [4]) == ["a"]
+    directories.close()
+
+
+@pytest.mark.parametrize("node_id", [0, 1, 2])
+def test_no_node_starts_while_the_data_directory_is_unmounted(paths, node_id):
+    directories = locked(paths, [1, 2])
+    away = paths[0].rename(paths[0].with_name("unmounted"))
+    paths[0].mkdir()
+    with pytest.raises(FileNotFoundError, match=f"{paths[0]} is not the directory of the start"):
+        directories.make_node_directory(node_id)
+    assert contents(paths[:1]) == []
+    paths[0].rmdir()
+    away.rename(paths[0])
+    directories.make_node_directory(node_id)
+    directories.close()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_removed_directory_of_a_node_is_not_made_again(paths, count):
+    directories = locked(paths[:count], [1, 2, 3])
+    if count == 1:
+        (paths[0] / "nodes/2").mkdir(parents=True)
+        (paths[0] / ".node-2").touch()
+    shutil.rmtree(layout.own_directory(paths[0] / "nodes/2"))
+    with pytest.raises(FileNotFoundError, match="nodes/2 is missing"):
+        directories.make_node_directory(2)
+    directories.close()
+
+
+def test_nodes_of_a_copy_that_takes_the_place_are_marked(paths):
+    opened(paths, nodes=[1, 2, 3])
+    opened(paths[1:], without=[paths[0]])
+    assert layout.marked_nodes(paths[1]) == [2, 3]
+
+
+def test_crash_while_a_directory_is_left_out_keeps_no_mark_of_its_nodes(paths, monkeypatch):
+    opened(paths, nodes=[1, 2, 3])
+    unlink = DISK.unlink
+
+    def unlink_one(path):
+        monkeypatch.setattr(DISK, "unlink", fail)
+        unlink(path)
+
+    def fail(path):
+        raise OSError(5, "the process ends here", str(path))
+
+    monkeypatch.setattr(DISK, "unlink", unlink_one)
+    with pytest.raises(Refusal, match="the process ends here"):
+        opened(paths, without=[paths[1]])
+    monkeypatch.setattr(DISK, "unlink", unlink)
+    directories = opened([paths[0], paths[2]])
+    assert 2 not in layout.marked_nodes(paths[0])
+    directories.close()
+
+
+@pytest.mark.parametrize(("one", "other"), [("a", "a/b"), ("a/b", "a"), ("a", "b/nodes/2")])
+def test_directories_in_each_other_are_refused(tmp_path, one, other):
+    with pytest.raises(Refusal, match="not in each other|named as the directory of a node"):
+        LogDirectories([tmp_path / one, tmp_path / other])
+
+
+@pytest.mark.parametrize("name", ["link", "nodes/kafka"])
+def test_data_directory_may_be_a_link_or_among_nodes(tmp_path, name):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "nodes").mkdir()
+    (tmp_path / name).symlink_to("disk" if name == "link" else "../disk")
+    paths = [tmp_path / name, tmp_path / "other"]
+    directories = opened(paths, nodes=[1, 2])
+    assert directories.nodes_in([0, 1, 2]) == {paths[0]: [0, 1], paths[1]: [2]}
 
 
 def test_node_in_two_directories_is_refused(paths):

@@ -40,9 +40,9 @@ class SpawnSpec(NamedTuple):
     """The root of the data directory, not the node's directory in it."""
     other_directories: Sequence[Path]
     """The other directories of log.dirs."""
-    replaced_in_this_boot: bool
-    """True if the data directory takes the place of a lost one, and the broker ran before in this
-    boot of the host."""
+    ran_in_this_boot: bool
+    """True if the list of log directories tells that the broker was ready before in this boot of
+    the host: the data directory may have taken the place of a lost one."""
     cluster_id: str
     run_directory: Path
     nodes: Mapping[int, tuple[str, int]]

@@ -25,6 +25,7 @@ With one directory there is no list, and nothing here writes anything.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -84,19 +85,19 @@ class LogDirectories:
         for at, path in enumerate(used):
             if _real(path) in {_real(other) for other in used[:at]}:
                 raise Refusal(f"{path} is in log.dirs twice; name each directory once")
+        _check_apart(used)
         if not used:
             raise Refusal("no log directory is left; leave out fewer with --without-dir")
         self._list = _newest(used)
-        self.replaced_in_this_boot = False
-        """True if the data directory takes the place of one that is left out, and the broker ran
-        before in this boot of the host, which only the lost directory's own files also told."""
+        self.ran_in_this_boot = self._list is not None and self._list.is_of_this_boot
+        """True if the broker was ready in this boot of the host.  The files of a lost data
+        directory told so, too, and those of the one in its place do not until it is ready."""
         if self._list is None:
             self.data = _first_directory(used)
         else:
             found = self._check_listed(self._list, used)
             first = next(iter(self._list.paths))
             self.data = found.get(first) or _most_metadata([*found.values()])
-            self.replaced_in_this_boot = first not in found and self._list.is_of_this_boot
         self.others: list[Path] = [path for path in used if path != self.data]
         """The directories besides the data directory."""
         self._locked: list[LogDirectory] = [LogDirectory(path, disk) for path in self.paths]
@@ -192,8 +193,8 @@ class LogDirectories:
         paths = {read_meta(path)["directory.id"]: str(path) for path in self.paths}
         known = self._list
         if known is None or [*known.paths.items()] != [*paths.items()]:
-            generation = known.generation + 1 if known is not None else 1
-            self._list = DirectoryList(self.cluster_id, generation, paths)
+            generation, boot = (known.generation + 1, known.boot_id) if known else (1, "")
+            self._list = DirectoryList(self.cluster_id, generation, paths, boot)
         self._write_list()
 
     def note_boot(self) -> None:
@@ -237,9 +238,9 @@ class LogDirectories:
         for link in list(nodes.iterdir()) if nodes.is_dir() else ():
             if link.is_symlink() and link.readlink() != homes.get(link.name):
                 is_left_out = link.readlink().parent.parent not in self.paths
-                self._disk.unlink(link)
                 if is_left_out and link.name not in homes:
-                    self._forget(link)
+                    self._forget(link)  # before the link is gone: a crash must not keep the mark
+                self._disk.unlink(link)
             elif not link.is_symlink() and link.name in homes:
                 raise Refusal(
                     f"node {link.name} is in {link} and in {homes[link.name]}; move one of them"
@@ -247,6 +248,8 @@ class LogDirectories:
                 )
         for directory in homes.values():
             self._link(directory)
+        for directory in _node_directories(self.data):
+            mark_node(self._disk, directory)  # as in _link
 
     def _forget(self, link: Path) -> None:
         """Remove the mark that a node's directory was made: it was left out, and is made again."""
@@ -278,12 +281,37 @@ class LogDirectories:
         return found
 
     def make_node_directory(self, node_id: int) -> None:
-        """Make the directory of a new node where the fewest nodes are, if there are several
-        directories.  Raises OSError if that fails."""
-        if not node_id or not self.others or layout.node_directory(self.data, node_id).exists():
+        """Make the directory of a new node, where the fewest nodes are, if there are several log
+        directories.
+
+        Raises OSError if that fails, or if a directory that the node had is gone.  A node that was
+        started in its place would begin without logs, and the supervisor without decisions: on the
+        disk below, if a file system was unmounted, and with the old logs once it is mounted again.
+        """
+        directory = layout.node_directory(self.data, node_id)
+        homes = (self.data, layout.log_directory(directory))
+        for each in self._locked:
+            if each.path in homes and not each.is_present:
+                raise FileNotFoundError(
+                    errno.ENOENT,
+                    f"{each.path} is not the directory of the start any more; mount it, and start"
+                    " the broker again if that is not enough",
+                )
+        if not node_id or directory.exists():
             return
-        counts = {path: sum(1 for _ in _node_directories(path)) for path in self.paths}
-        emptiest = min(self.paths, key=counts.__getitem__)
+        if directory.is_symlink() or layout.node_mark(directory).exists():
+            raise FileNotFoundError(
+                errno.ENOENT,
+                f"{layout.own_directory(directory)} is missing; restore it, or, if it is lost for"
+                " good, create an empty one",
+            )
+        if self.others:
+            self._make_in_emptiest(node_id)
+
+    def _make_in_emptiest(self, node_id: int) -> None:
+        present = [each.path for each in self._locked if each.is_present]
+        counts = {path: sum(1 for _ in _node_directories(path)) for path in present}
+        emptiest = min(present, key=counts.__getitem__)
         nodes = emptiest / layout.NODES
         for path in (nodes, nodes / str(node_id)):
             if not path.is_dir():
@@ -295,6 +323,17 @@ class LogDirectories:
 
 def _real(path: Path) -> str:
     return os.path.realpath(path)
+
+
+def _check_apart(paths: Sequence[Path]) -> None:
+    """Raise Refusal if one of several directories is in another one, and would be lost with it, or
+    has the name of a node's."""
+    for path in paths if len(paths) > 1 else ():
+        if layout.is_of_worker(path):
+            raise Refusal(f"{path} is named as the directory of a node; choose another name")
+        for other in paths:
+            if Path(_real(other)) in Path(_real(path)).parents:
+                raise Refusal(f"{path} is in {other}; name directories that are not in each other")
 
 
 def _node_directories(path: Path) -> Iterator[Path]:

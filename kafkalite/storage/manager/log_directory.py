@@ -88,6 +88,15 @@ class LogDirectory:
         self._lock = descriptor
         self.cluster_id = self._read_meta()
 
+    @property
+    def is_present(self) -> bool:
+        """False if the path does not lead to the directory that was locked any more: it was
+        removed, or its file system was unmounted."""
+        try:
+            return os.path.samestat(os.stat(self.path / LOCK), os.fstat(self._lock))
+        except OSError:
+            return False
+
     def close(self) -> None:
         """Release the lock, unless other processes hold it as well."""
         if self._lock >= 0:
