@@ -125,6 +125,29 @@ def test_removed_replica_does_not_take_the_place_of_the_only_one_left(
     check_directories(nodes.data)
 
 
+@pytest.mark.parametrize("are_deleted", [False, True])
+def test_first_log_of_a_move_by_a_copy_does_not_take_the_place_of_the_copy(
+    nodes: Nodes, are_deleted: bool
+) -> None:
+    nodes.create_replica(1, b"a", b"b", b"c")
+    # Its node ends before a checkpoint says that it was one of several replicas.
+    nodes.create_replica(2, b"a").is_replicated = False
+    nodes[2].checkpoint()
+    nodes.crash()
+    copied = nodes.path(1) / "t-0"
+    if are_deleted:  # as by retention: an empty segment has the end offset
+        for path in copied.glob(f"{0:020d}.*"):
+            path.unlink()
+        (copied / f"{3:020d}.log").touch()
+    nodes.replicas, nodes.leader = (), 1
+    nodes.begin(2)
+    (kept,) = nodes.names(2)
+    assert layout.is_set_aside(kept, layout.STRAY_DIRECTORY)
+    nodes.crash()
+    assert nodes.names(1) == ["t-0"]
+    assert nodes[1].logs[T].end_offset == 3
+
+
 def test_only_replica_that_moved_is_transferred_after_a_crash(nodes: Nodes) -> None:
     nodes.create_replica(1, b"a")
     nodes.crash()

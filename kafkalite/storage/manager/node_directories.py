@@ -124,12 +124,25 @@ def is_removed_replica(
     points: RecoveryPoints, path: Path, identity: TopicIdPartition, target_directory: Path
 ) -> bool:
     """Return whether a log was one of several replicas, and the only one that is left lies where it
-    belongs: it must not take its place.  `points` are those of the log's node."""
+    belongs: it must not take its place.  `points` are those of the log's node.
+
+    The node may have ended before its checkpoint said that its log was one of several: a partition
+    is moved to another log directory by a copy, after which the first log is removed.  A transfer
+    is a rename and leaves no second log, so one that was written at the other node is the replica
+    that is left.
+    """
     left = target_directory / layout.directory_name(*identity.key)
     return (
-        points.is_of_replica(path.name, identity.topic_id)
-        and left.is_dir()
+        left.is_dir()
         and identity.is_also(read_topic_id(left))
+        and (points.is_of_replica(path.name, identity.topic_id) or _was_written(left))
+    )
+
+
+def _was_written(directory: Path) -> bool:
+    """Return whether a log has records, or had some that were deleted."""
+    return _holds_records(directory) or any(
+        layout.offset_of(path.name, layout.LOG) for path in directory.glob(f"*{layout.LOG}")
     )
 
 
