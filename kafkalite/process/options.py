@@ -131,9 +131,15 @@ def log_directories(options: Options, settings: Settings) -> LogDirectories:
     paths = [Path(path) for path in settings[LOG_DIRS]] or [default_data_directory()]
     if options.data is not None:
         paths = [options.data, *options.log_dirs]
-    return LogDirectories(
-        [path.absolute() for path in paths], [path.absolute() for path in options.without_dirs]
-    )
+    try:
+        return LogDirectories(
+            [path.absolute() for path in paths], [path.absolute() for path in options.without_dirs]
+        )
+    except OSError as error:
+        raise Refusal(
+            f"{error.filename} cannot be read: {error.strerror}; if its disk has failed, start"
+            " with --without-dir and the directory of log.dirs that it is in"
+        ) from None
 
 
 def raise_descriptor_limit() -> None:

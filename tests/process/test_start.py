@@ -1,5 +1,6 @@
 """`kafkalite start`, `status` and `stop`, from the command line."""
 
+import errno
 import json
 import os
 import resource
@@ -14,6 +15,7 @@ import pytest
 
 from kafkalite.config.broker import LISTENERS, NUM_PARTITIONS
 from kafkalite.config.topic import DURABILITY, MAX_MESSAGE_BYTES
+from kafkalite.errors import Refusal
 from kafkalite.process import options
 from kafkalite.process.options import Options
 from kafkalite.process.single import SingleProcessBroker
@@ -135,6 +137,16 @@ def test_ignored_sighup_does_not_end_the_broker(start):
     os.kill(broker.process.pid, signal.SIGHUP)
     assert api_versions(broker.ready["nodes"][0]["port"]) == 0
     assert broker.end(signal.SIGTERM)[1] == 0
+
+
+def test_log_directory_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
+    def failing(path):
+        raise OSError(errno.EIO, "Input/output error", str(path / "meta.properties"))
+
+    monkeypatch.setattr("kafkalite.storage.manager.log_directories._read_list", failing)
+    settings = options.settings_of(Options())
+    with pytest.raises(Refusal, match="Input/output error; if its disk has failed.*--without-dir"):
+        options.log_directories(Options(data=tmp_path), settings)
 
 
 def test_second_signal_exits_at_once(monkeypatch):
